@@ -18,6 +18,10 @@ class Node:
     to `build`, so that one override stays consistent everywhere.
     """
 
-    def build(self, **context: Any) -> Any:
-        """Make the thing that this node describes; `context` is what the parent knows (say `dim`)."""
+    def build(self, *args: Any, **context: Any) -> Any:
+        """Make the thing that this node describes; `context` is what the parent knows (say `dim`).
+
+        Subclasses name their context as keyword-only arguments; the open signature is what lets type checkers accept
+        that.
+        """
         raise TypeError(f"{type(self).__qualname__} describes plain values and builds nothing")

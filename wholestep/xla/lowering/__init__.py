@@ -1,0 +1,29 @@
+"""ATen -> JAX. Importing this package fills the table; each file is one family of operators."""
+
+from wholestep.xla.lowering import (
+    collectives,
+    control,
+    creation,
+    elementwise,
+    indexing,
+    matmul,
+    random,
+    reduction,
+    shape,
+)
+from wholestep.xla.lowering.registry import LOWERINGS, Context, lowers
+
+__all__ = [
+    "LOWERINGS",
+    "Context",
+    "collectives",
+    "control",
+    "creation",
+    "elementwise",
+    "indexing",
+    "lowers",
+    "matmul",
+    "random",
+    "reduction",
+    "shape",
+]

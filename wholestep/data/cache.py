@@ -1,0 +1,72 @@
+"""What is derived once and kept on disk: trained tokenizers, indexes of records, unpacked texts."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+SMALL_FILE_BYTES = 8 * 2**20
+SAMPLE_BYTES = 64 * 2**10
+SAMPLES = 16
+
+
+def cache_root() -> Path:
+    """`$WHOLESTEP_CACHE`, or `~/.cache/wholestep` when it is not set."""
+    configured = os.environ.get("WHOLESTEP_CACHE")
+    return Path(configured).expanduser() if configured else Path.home() / ".cache" / "wholestep"
+
+
+def cached_directory(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
+    """The cache's folder `kind/key`. On first use `fill` writes its files into an empty folder beside it, then renamed.
+
+    Nothing partial is ever seen under the final name, also when several processes fill the same key at once: the
+    first rename wins and the others throw their own copy away.
+    """
+    final = cache_root() / kind / key
+    if final.is_dir():
+        return final
+    final.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=final.parent))
+    try:
+        fill(partial)
+        try:
+            partial.rename(final)
+        except OSError:
+            if not final.is_dir():
+                raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return final
+
+
+def digest(*parts: str) -> str:
+    """A short hexadecimal key of strings; where one ends and the next begins counts."""
+    hasher = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        data = part.encode()
+        hasher.update(len(data).to_bytes(8, "little") + data)
+    return hasher.hexdigest()
+
+
+def fingerprint_files(root: Path, paths: Sequence[Path]) -> str:
+    """A key of the files' contents and of their names relative to `root`.
+
+    Modification times stay out of it, so that a copy on another machine has the same key. Small files are read whole;
+    of a file over 8 MiB the size and sixteen evenly spaced blocks count, so that terabytes need not be read to start.
+    """
+    hasher = hashlib.blake2b(digest_size=16)
+    for path in paths:
+        size = path.stat().st_size
+        hasher.update(f"{path.relative_to(root).as_posix()}\0{size}\0".encode())
+        with path.open("rb") as file:
+            if size <= SMALL_FILE_BYTES:
+                hasher.update(file.read())
+                continue
+            for sample in range(SAMPLES):
+                file.seek((size - SAMPLE_BYTES) * sample // (SAMPLES - 1))
+                hasher.update(file.read(SAMPLE_BYTES))
+    return hasher.hexdigest()

@@ -1,0 +1,63 @@
+"""Optimizers as functions: they go into the step's graph like everything else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from wholestep.config.node import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamW(Node):
+    """AdamW (Loshchilov and Hutter, arXiv:1711.05101), with the order of operations of `torch.optim.AdamW`.
+
+    Attributes:
+        lr: peak learning rate; the schedule multiplies it.
+        betas: decay of the first and second moment.
+        eps: added to the root of the second moment.
+        weight_decay: decoupled; the weight shrinks by `lr * weight_decay` a step.
+        clip_norm: gradients are scaled down to this global norm; None leaves them.
+    """
+
+    lr: float = 3e-4
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float | None = 1.0
+
+    slots = ("exp_avg", "exp_avg_sq")
+    """What is stored for each parameter, of its own shape and dtype, zero at the start."""
+
+    def update(
+        self, parameter: Tensor, grad: Tensor, slots: Sequence[Tensor], lr: Tensor, step: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """One update of one parameter (or one shard of it: the update is element-wise).
+
+        Args:
+            parameter: fp32.
+            grad: of the parameter's shape and dtype.
+            slots: the parameter's, in the order of `self.slots`.
+            lr: fp32 scalar, this step's learning rate.
+            step: fp32 scalar, this step's number, from 1.
+        """
+        beta1, beta2 = self.betas
+        # 1 - beta ** step, without the cancellation that fp32 would suffer while step is small.
+        bias_correction1 = -torch.expm1(step * math.log(beta1))
+        bias_correction2 = -torch.expm1(step * math.log(beta2))
+        exp_avg, exp_avg_sq = slots
+        parameter = parameter * (1 - lr * self.weight_decay)
+        exp_avg = torch.lerp(exp_avg, grad, 1 - beta1)
+        exp_avg_sq = exp_avg_sq * beta2 + grad * grad * (1 - beta2)
+        denominator = exp_avg_sq.sqrt() / bias_correction2.sqrt() + self.eps
+        parameter = parameter - (lr / bias_correction1) * (exp_avg / denominator)
+        return parameter, [exp_avg, exp_avg_sq]
+
+
+def clip_factor(norm: Tensor, limit: float | None) -> Tensor:
+    """What gradients of this global norm are multiplied by, as in `torch.nn.utils.clip_grad_norm_`."""
+    return torch.ones_like(norm) if limit is None else torch.clamp(limit / (norm + 1e-6), max=1.0)

@@ -1,0 +1,17 @@
+"""Remove what no output depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from wholestep.graph.step import StepGraph, copy_graph, graphs
+
+
+def remove_dead_nodes(step: StepGraph) -> StepGraph:
+    """Every node that no output needs goes, collectives included: nothing in a step graph has a side effect."""
+    module = copy_graph(step.module)
+    for graph_module in graphs(module):
+        graph_module.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+        graph_module.delete_all_unused_submodules()
+        graph_module.recompile()
+    return dataclasses.replace(step, module=module)

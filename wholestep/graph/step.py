@@ -1,0 +1,92 @@
+"""What a captured program is: an FX graph whose every input and output has a name, a shape and a place on the mesh."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import fx
+
+Kind = Literal["parameter", "optimizer", "buffer", "batch", "scalar", "metric"]
+STATE: frozenset[Kind] = frozenset({"parameter", "optimizer", "buffer"})
+
+AxisNames = tuple[str, ...]
+"""The mesh axes that one dimension is split over, outermost first; empty for none."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """One input or output of a step.
+
+    Attributes:
+        name: unique among the inputs, and among the outputs; the same name on both sides is the same state, before
+            and after: `parameter/norm.weight`, `exp_avg/norm.weight`, `batch/tokens`, `scalar/learning_rate`.
+        kind: what it is; parameters, optimizer state and buffers make up the state.
+        shape: global shape, as stored (padded where the mesh does not divide it).
+        dtype: torch dtype.
+        placement: for each dimension the mesh axes that split it. An axis named nowhere holds a copy.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    placement: tuple[AxisNames, ...]
+
+    def local_shape(self, axes: dict[str, int]) -> tuple[int, ...]:
+        """The shape one device holds, on a mesh of these axis sizes."""
+        local = []
+        for size, names in zip(self.shape, self.placement, strict=True):
+            for name in names:
+                assert size % axes[name] == 0, f"{self.name}: {self.shape} does not divide over {names}"
+                size //= axes[name]
+            local.append(size)
+        return tuple(local)
+
+
+@dataclass(frozen=True)
+class StepGraph:
+    """A step as a pure function: `module(*inputs) -> outputs`, on the shards that one device holds.
+
+    Attributes:
+        module: the graph; placeholders in the order of `inputs`, outputs in the order of `outputs`. Every call node's
+            `meta["val"]` is its fake result on one device, `meta["module"]` the path of the module it came from.
+        inputs: what the placeholders are.
+        outputs: what the results are.
+        axes: mesh axis name -> size.
+    """
+
+    module: fx.GraphModule
+    inputs: tuple[Value, ...]
+    outputs: tuple[Value, ...]
+    axes: dict[str, int]
+
+    def state(self) -> tuple[Value, ...]:
+        """The inputs that make up the state."""
+        return tuple(value for value in self.inputs if value.kind in STATE)
+
+
+def copy_graph(module: fx.GraphModule) -> fx.GraphModule:
+    """A copy of `module` and of its loop bodies that can be changed without touching the original."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a mesh is an attribute that is neither module nor buffer: that is intended
+        copied = fx.GraphModule(module, graph)
+    for node in copied.graph.find_nodes(op="get_attr"):
+        child = getattr(copied, node.target)
+        if isinstance(child, fx.GraphModule):
+            setattr(copied, node.target, copy_graph(child))
+    return copied
+
+
+def graphs(module: fx.GraphModule) -> Iterator[fx.GraphModule]:
+    """`module` and, recursively, the bodies of its loops."""
+    yield module
+    for node in module.graph.find_nodes(op="get_attr"):
+        child = getattr(module, node.target)
+        if isinstance(child, fx.GraphModule):
+            yield from graphs(child)

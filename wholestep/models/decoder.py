@@ -1,0 +1,129 @@
+"""The pre-norm decoder-only transformer that model families share.
+
+Suffixes: B batch, L sequence, D model width, V vocabulary, P rotary pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from wholestep.config.node import Node
+from wholestep.errors import ConfigError
+from wholestep.models.layers.attention import Attention
+from wholestep.models.layers.feed_forward import FeedForward
+from wholestep.models.layers.initialization import STD, init_projection
+from wholestep.models.layers.norm import RMSNorm
+from wholestep.models.layers.rotary import RotaryEmbedding
+
+
+class DecoderLayer(nn.Module):
+    """Attention, then feed-forward, each on a normalized copy of the residual stream; x_BLD -> x_BLD."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Node):
+        attention_norm: RMSNorm.Config
+        attention: Attention.Config
+        feed_forward_norm: RMSNorm.Config
+        feed_forward: FeedForward.Config
+
+        def build(self, *, dim: int, num_layers: int) -> DecoderLayer:
+            return DecoderLayer(self, dim, num_layers)
+
+        def num_parameters(self, dim: int) -> int:
+            parts = (self.attention_norm, self.attention, self.feed_forward_norm, self.feed_forward)
+            return sum(part.num_parameters(dim) for part in parts)
+
+        def flops_per_token(self, dim: int, sequence_length: int) -> float:
+            return self.attention.flops_per_token(dim, sequence_length) + self.feed_forward.flops_per_token(dim)
+
+    def __init__(self, config: Config, dim: int, num_layers: int) -> None:
+        super().__init__()
+        self.attention_norm = config.attention_norm.build(dim=dim)
+        self.attention = config.attention.build(dim=dim, num_layers=num_layers)
+        self.feed_forward_norm = config.feed_forward_norm.build(dim=dim)
+        self.feed_forward = config.feed_forward.build(dim=dim, num_layers=num_layers)
+
+    def init_weights(self) -> None:
+        self.attention_norm.init_weights()
+        self.attention.init_weights()
+        self.feed_forward_norm.init_weights()
+        self.feed_forward.init_weights()
+
+    def forward(self, x_BLD: Tensor, cos_BLP: Tensor, sin_BLP: Tensor, segment_ids_BL: Tensor) -> Tensor:
+        x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), cos_BLP, sin_BLP, segment_ids_BL)
+        return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
+
+
+class Decoder(nn.Module):
+    """tokens_BL, positions_BL, segment_ids_BL (integers) -> logits_BLV in the weights' dtype.
+
+    Positions restart at 0 with each document packed in a row; segment ids number the documents, 0 being padding.
+    With `tie_embeddings`, `lm_head.weight` is the parameter `embed_tokens.weight` itself.
+    """
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Node):
+        vocab_size: int
+        dim: int
+        layers: tuple[DecoderLayer.Config, ...]
+        rotary: RotaryEmbedding.Config
+        norm: RMSNorm.Config
+        tie_embeddings: bool = False
+
+        def build(self) -> Decoder:
+            return Decoder(self)
+
+        def num_parameters(self) -> int:
+            """The number of distinct parameters of the built model."""
+            embeddings = self.vocab_size * self.dim * (1 if self.tie_embeddings else 2)
+            layers = sum(layer.num_parameters(self.dim) for layer in self.layers)
+            return embeddings + layers + self.norm.num_parameters(self.dim)
+
+        def flops_per_token(self, sequence_length: int) -> float:
+            """Model FLOPs of one token's forward and backward pass, the figure that MFU is reckoned by.
+
+            6 a weight that is multiplied (the output head counts, the embedding lookup does not, nor do norms), plus
+            12 * N * H * L a layer for attention over the whole row: the causal half is not taken off, and nothing is
+            added for recomputation. This is the convention of Chowdhery et al. 2022 (PaLM), appendix B.
+            """
+            layers = sum(layer.flops_per_token(self.dim, sequence_length) for layer in self.layers)
+            return layers + 6 * self.vocab_size * self.dim
+
+        def head_dim(self) -> int:
+            """The head width that all layers share, since they share the rotary embedding."""
+            widths = {layer.attention.head_dim for layer in self.layers}
+            if len(widths) != 1:
+                raise ConfigError(f"layers must agree on one attention.head_dim, got {sorted(widths) or 'no layers'}")
+            return widths.pop()
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.dim)
+        self.layers = nn.ModuleList(
+            layer.build(dim=config.dim, num_layers=len(config.layers)) for layer in config.layers
+        )
+        self.rotary = config.rotary.build(head_dim=config.head_dim())
+        self.norm = config.norm.build(dim=config.dim)
+        self.lm_head = nn.Linear(config.dim, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.lm_head.weight = self.embed_tokens.weight
+
+    def init_weights(self) -> None:
+        """Initialize every parameter and buffer in place; traceable, and so is each layer's own."""
+        nn.init.normal_(self.embed_tokens.weight, std=STD)
+        for layer in self.layers:
+            layer.init_weights()
+        self.rotary.init_weights()
+        self.norm.init_weights()
+        if not self.config.tie_embeddings:
+            init_projection(self.lm_head.weight)
+
+    def forward(self, tokens_BL: Tensor, positions_BL: Tensor, segment_ids_BL: Tensor) -> Tensor:
+        x_BLD = self.embed_tokens(tokens_BL)
+        cos_BLP, sin_BLP = self.rotary(positions_BL)
+        for layer in self.layers:
+            x_BLD = layer(x_BLD, cos_BLP, sin_BLP, segment_ids_BL)
+        return self.lm_head(self.norm(x_BLD))

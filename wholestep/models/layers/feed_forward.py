@@ -1,0 +1,45 @@
+"""The gated feed-forward network SwiGLU (Shazeer 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wholestep.config.node import Node
+from wholestep.models.layers.initialization import init_projection, residual_std
+
+
+class FeedForward(nn.Module):
+    """`down(silu(gate(x)) * up(x))`; x_BLD -> out_BLD in x's dtype, `hidden_dim` (F) wide inside."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Node):
+        hidden_dim: int
+
+        def build(self, *, dim: int, num_layers: int) -> FeedForward:
+            return FeedForward(self, dim, num_layers)
+
+        def num_parameters(self, dim: int) -> int:
+            return 3 * dim * self.hidden_dim
+
+        def flops_per_token(self, dim: int) -> float:
+            """Forward and backward: 6 a weight."""
+            return 6 * self.num_parameters(dim)
+
+    def __init__(self, config: Config, dim: int, num_layers: int) -> None:
+        super().__init__()
+        self.output_std = residual_std(num_layers)
+        self.gate_proj = nn.Linear(dim, config.hidden_dim, bias=False)
+        self.up_proj = nn.Linear(dim, config.hidden_dim, bias=False)
+        self.down_proj = nn.Linear(config.hidden_dim, dim, bias=False)
+
+    def init_weights(self) -> None:
+        init_projection(self.gate_proj.weight)
+        init_projection(self.up_proj.weight)
+        init_projection(self.down_proj.weight, self.output_std)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        hidden_BLF = F.silu(self.gate_proj(x_BLD)) * self.up_proj(x_BLD)
+        return self.down_proj(hidden_BLF)

@@ -1,0 +1,92 @@
+"""Run a step graph's nodes as JAX functions; under `jax.jit` that is what lowers it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from wholestep.errors import LoweringError
+from wholestep.graph.step import graphs
+from wholestep.xla.dtypes import carried
+from wholestep.xla.lowering import LOWERINGS
+
+
+def check_operators(module: fx.GraphModule) -> None:
+    """See that every operator of `module` and of its loop bodies has a lowering.
+
+    Raises:
+        LoweringError: all those that have none, each with the modules whose forward or gradient uses it.
+    """
+    missing: dict[str, set[str]] = defaultdict(set)
+    for graph_module in graphs(module):
+        for node in graph_module.graph.nodes:
+            if node.op == "call_function" and node.target not in LOWERINGS:
+                direction = " (gradient)" if node.meta.get("backward") else ""
+                missing[str(node.target)].add((node.meta.get("module") or "the root module") + direction)
+    if missing:
+        lines = [f"  {operator}: in {', '.join(sorted(paths)[:5])}" for operator, paths in sorted(missing.items())]
+        raise LoweringError("these operators have no lowering to XLA yet:\n" + "\n".join(lines))
+
+
+class Interpreter:
+    """Interprets graphs with JAX values, checking each result against the node's fake tensor.
+
+    Attributes:
+        node: the node that is being run.
+    """
+
+    node: fx.Node
+
+    def __init__(self, key: jax.Array | None = None) -> None:
+        self._key = key
+        self._draws = 0
+
+    def run(self, module: fx.GraphModule, *args: jax.Array) -> list[jax.Array]:
+        """The graph's flat outputs for these inputs."""
+        values: dict[fx.Node, Any] = {}
+        inputs = iter(args)
+        for node in module.graph.nodes:
+            if node.op == "placeholder":
+                values[node] = next(inputs)
+            elif node.op == "get_attr":
+                attribute = getattr(module, node.target)
+                values[node] = jnp.asarray(attribute.numpy()) if isinstance(attribute, torch.Tensor) else attribute
+            elif node.op == "output":
+                return list(fx.map_arg(tree_leaves(node.args[0]), values.__getitem__))
+            else:
+                values[node] = self._call(node, values)
+        raise AssertionError("a graph without output")
+
+    def random_key(self) -> jax.Array:
+        """A key of this interpreter's that it has not handed out before."""
+        if self._key is None:
+            raise LoweringError(f"{self.node.target} draws random numbers, but the program has no key")
+        self._draws += 1
+        return jax.random.fold_in(self._key, self._draws)
+
+    def _call(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+        lowering = LOWERINGS[node.target]
+        args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+        before, self.node = getattr(self, "node", node), node
+        with jax.named_scope(node.meta.get("module") or "step"):
+            result = lowering.function(self, *args, **kwargs) if lowering.needs_context else lowering.function(*args, **kwargs)
+        self.node = before
+        _check(node, result)
+        return result
+
+
+def _check(node: fx.Node, result: Any) -> None:
+    """A lowering cannot be silently wrong about shape or promotion."""
+    expected, got = tree_leaves(node.meta.get("val")), tree_leaves(result)
+    for want, have in zip(expected, got, strict=len(expected) > 0):
+        if isinstance(want, torch.Tensor) and (tuple(want.shape), carried(want.dtype)) != (have.shape, have.dtype):
+            raise LoweringError(
+                f"the lowering of {node.target} gave {have.dtype}{list(have.shape)} where PyTorch gives "
+                f"{want.dtype}{list(want.shape)} (in {node.meta.get('module') or 'the root module'})"
+            )

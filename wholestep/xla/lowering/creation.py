@@ -1,0 +1,39 @@
+"""Operators that make a tensor from a shape."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from wholestep.xla.lowering.registry import Context, lowers, result_dtype
+
+aten = torch.ops.aten
+
+
+@lowers(aten.full.default, aten.full_like.default, context=True)
+def full(ctx: Context, shape_or_like: object, value: float, **options: object) -> jax.Array:
+    return jnp.full(ctx.node.meta["val"].shape, value, result_dtype(ctx))
+
+
+@lowers(
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_strided.default,
+    aten.zeros.default,
+    aten.zeros_like.default,
+    aten.new_zeros.default,
+    context=True,
+)
+def zeros(ctx: Context, *shape_or_like: object, **options: object) -> jax.Array:
+    return jnp.zeros(ctx.node.meta["val"].shape, result_dtype(ctx))
+
+
+@lowers(aten.scalar_tensor.default, context=True)
+def scalar_tensor(ctx: Context, value: float, **options: object) -> jax.Array:
+    return jnp.asarray(value, result_dtype(ctx))
+
+
+@lowers(aten.arange.start_step, context=True)
+def arange(ctx: Context, start: float, end: float, step: float = 1, **options: object) -> jax.Array:
+    return jnp.arange(start, end, step, result_dtype(ctx))

@@ -1,0 +1,34 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import jax
+import torch
+from jax import lax
+
+from wholestep.xla.lowering.registry import lowers
+
+aten = torch.ops.aten
+
+_PRECISION = {"highest": lax.Precision.HIGHEST, "high": lax.Precision.HIGH, "medium": lax.Precision.DEFAULT}
+
+
+def _precision() -> lax.Precision:
+    """What PyTorch's global setting asks of fp32 products. JAX's default on TPU would be one bf16 pass."""
+    return _PRECISION[torch.get_float32_matmul_precision()]
+
+
+@lowers(aten.mm.default)
+def mm(x: jax.Array, y: jax.Array) -> jax.Array:
+    return lax.dot(x, y, precision=_precision())
+
+
+@lowers(aten.bmm.default)
+def bmm(x: jax.Array, y: jax.Array) -> jax.Array:
+    return lax.dot_general(x, y, (((2,), (1,)), ((0,), (0,))), precision=_precision())
+
+
+@lowers(aten.addmm.default)
+def addmm(bias: jax.Array, x: jax.Array, y: jax.Array, *, beta: float = 1, alpha: float = 1) -> jax.Array:
+    product = mm(x, y)
+    return (bias if beta == 1 else bias * beta) + (product if alpha == 1 else product * alpha)

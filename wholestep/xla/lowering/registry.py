@@ -1,0 +1,87 @@
+"""The table of lowerings: ATen operator -> JAX function."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import torch
+from torch import fx
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+from wholestep.xla.dtypes import carried
+
+
+class Context(Protocol):
+    """What a lowering may ask about the node it lowers and the program around it."""
+
+    node: fx.Node
+
+    def run(self, module: fx.GraphModule, *args: jax.Array) -> list[jax.Array]:
+        """Lower another graph in place, as a loop does with its body."""
+
+    def random_key(self) -> jax.Array:
+        """A key that no other node of the program draws."""
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """A JAX function of a node's arguments, tensors being arrays; with `needs_context`, of a `Context` before them."""
+
+    function: Callable[..., Any]
+    needs_context: bool
+
+
+LOWERINGS: dict[Any, Lowering] = {}
+
+
+def lowers(*targets: Any, context: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Register the decorated JAX function for these operators.
+
+    Raises:
+        ValueError: an operator has a lowering already.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        for target in targets:
+            if target in LOWERINGS:
+                raise ValueError(f"{target} has a lowering already: {LOWERINGS[target].function}")
+            LOWERINGS[target] = Lowering(function, context)
+        return function
+
+    return register
+
+
+def elementwise(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Like `lowers`, for element-wise operators: arguments come promoted by PyTorch's rules, which differ from JAX's
+    (a 0-d tensor does not widen a tensor with dimensions, an integer divided is a default float)."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def promoted(ctx: Context, *args: Any, **kwargs: Any) -> Any:
+            dtype = _computation_dtype(ctx.node)
+            cast = [arg.astype(dtype) if isinstance(arg, jax.Array) else arg for arg in args]
+            return function(*cast, **kwargs)
+
+        lowers(*targets, context=True)(promoted)
+        return function
+
+    return register
+
+
+def result_dtype(ctx: Context) -> Any:
+    """The dtype in which the program carries the node's result."""
+    return carried(ctx.node.meta["val"].dtype)
+
+
+def _computation_dtype(node: fx.Node) -> Any:
+    """The dtype in which the node's operands meet."""
+    operands = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args]
+    operands = [arg for arg in operands if isinstance(arg, (torch.Tensor, int, float, bool))]
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    result = node.meta["val"].dtype
+    _, met = elementwise_dtypes(*operands, type_promotion_kind=kind)
+    return carried(result if result.is_floating_point and not met.is_floating_point else met)

@@ -1,0 +1,92 @@
+"""Operators that rearrange elements and compute none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from wholestep.xla.lowering.registry import Context, lowers
+
+aten = torch.ops.aten
+
+
+@lowers(aten.view.default, aten._unsafe_view.default, context=True)
+def view(ctx: Context, x: jax.Array, shape: Sequence[int]) -> jax.Array:
+    return x.reshape(ctx.node.meta["val"].shape)  # the fake result knows what a -1 is
+
+
+@lowers(aten.permute.default)
+def permute(x: jax.Array, dims: Sequence[int]) -> jax.Array:
+    return jnp.transpose(x, dims)
+
+
+@lowers(aten.expand.default, context=True)
+def expand(ctx: Context, x: jax.Array, shape: Sequence[int], implicit: bool = False) -> jax.Array:
+    return jnp.broadcast_to(x, ctx.node.meta["val"].shape)
+
+
+@lowers(aten.unsqueeze.default)
+def unsqueeze(x: jax.Array, dim: int) -> jax.Array:
+    return jnp.expand_dims(x, dim)
+
+
+@lowers(aten.squeeze.dims, aten.squeeze.dim, aten.squeeze.default, context=True)
+def squeeze(ctx: Context, x: jax.Array, *dims: object) -> jax.Array:
+    return x.reshape(ctx.node.meta["val"].shape)
+
+
+@lowers(aten.slice.Tensor)
+def slice_(x: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> jax.Array:
+    first, last, _ = slice(start, end).indices(x.shape[dim])
+    return lax.slice_in_dim(x, first, max(first, last), step, dim)
+
+
+@lowers(aten.select.int)
+def select(x: jax.Array, dim: int, index: int) -> jax.Array:
+    return lax.index_in_dim(x, index, dim, keepdims=False)
+
+
+@lowers(aten.split_with_sizes.default)
+def split_with_sizes(x: jax.Array, sizes: Sequence[int], dim: int = 0) -> list[jax.Array]:
+    return lax.split(x, sizes, dim % x.ndim)
+
+
+@lowers(aten.cat.default, context=True)
+def cat(ctx: Context, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
+    return jnp.concatenate(tensors, dim)
+
+
+@lowers(aten.stack.default)
+def stack(tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
+    return jnp.stack(tensors, dim)
+
+
+@lowers(aten.unbind.int)
+def unbind(x: jax.Array, dim: int = 0) -> list[jax.Array]:
+    return [lax.index_in_dim(x, i, dim, keepdims=False) for i in range(x.shape[dim])]
+
+
+@lowers(aten.constant_pad_nd.default)
+def constant_pad_nd(x: jax.Array, pad: Sequence[int], value: float = 0) -> jax.Array:
+    widths = [(0, 0, 0)] * x.ndim
+    for i in range(len(pad) // 2):  # PyTorch lists the last dimension first
+        widths[x.ndim - 1 - i] = (pad[2 * i], pad[2 * i + 1], 0)
+    return lax.pad(x, jnp.asarray(value, x.dtype), widths)
+
+
+@lowers(aten.slice_scatter.default)
+def slice_scatter(
+    x: jax.Array, source: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> jax.Array:
+    index = [slice(None)] * x.ndim
+    index[dim] = slice(start, end, step)
+    return x.at[tuple(index)].set(source)
+
+
+@lowers(aten.select_scatter.default)
+def select_scatter(x: jax.Array, source: jax.Array, dim: int, index: int) -> jax.Array:
+    return lax.dynamic_update_index_in_dim(x, source, index % x.shape[dim], dim)
