@@ -87,10 +87,8 @@ def changed(tree: Recipe) -> dict[str, Any]:
     ],
 )
 def test_replace(path: str, value: Any, expected: dict[str, Any]) -> None:
-    tree = replace(RECIPE, path, value)
-    assert changed(tree) == expected
-    for value in changed(tree).values():
-        assert type(value) is type(expected[next(iter(expected))])
+    # repr, so that 1 is not 1.0
+    assert repr(changed(replace(RECIPE, path, value))) == repr(expected)
 
 
 def test_replace_keeps_first_elements() -> None:

@@ -24,9 +24,9 @@ _NUMBERS = re.compile(r"(\d+)(?:-(\d+))?")
 def replace(tree: T, path: str, value: Any) -> T:
     """The tree with `value` at every place that `path` matches.
 
-    Parts that `*` or a range reaches and that lack the rest of the path are left as they are. An int for a tuple of nodes
-    keeps that many of its first elements (`model.layers` to 2). Raises ConfigError when nothing matches, naming the
-    nearest paths, and when a field is not declared to hold such a value.
+    Parts that `*` or a range reaches and that lack the rest of the path are left as they are. An int for a tuple of
+    nodes keeps that many of its first elements (`model.layers` to 2). Raises ConfigError when nothing matches, naming
+    the nearest paths, and when a field is not declared to hold such a value.
     """
     return _rewrite(tree, path, partial(check, value))
 

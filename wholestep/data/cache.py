@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from wholestep.errors import DataError
 
 SMALL_FILE_BYTES = 8 * 2**20
 SAMPLE_BYTES = 64 * 2**10
@@ -24,20 +26,22 @@ def cached_directory(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
     """The cache's folder `kind/key`. On first use `fill` writes its files into an empty folder beside it, then renamed.
 
     Nothing partial is ever seen under the final name, also when several processes fill the same key at once: the
-    first rename wins and the others throw their own copy away.
+    first rename wins and the others throw their own copy away. Raises `DataError` when the cache cannot be written.
     """
     final = cache_root() / kind / key
     if final.is_dir():
         return final
-    final.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=final.parent))
+    partial = final.with_name(f"{key}.{uuid.uuid4().hex}")
     try:
+        partial.mkdir(parents=True)
         fill(partial)
-        try:
-            partial.rename(final)
-        except OSError:
-            if not final.is_dir():
-                raise
+        partial.rename(final)
+    except OSError as error:
+        if not final.is_dir():
+            raise DataError(
+                f"cache folder {final.parent}: cannot be written ({error.strerror}); make room there, or set "
+                "WHOLESTEP_CACHE to another folder"
+            ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return final

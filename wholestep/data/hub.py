@@ -16,7 +16,7 @@ from wholestep.errors import DataError
 class HubStream:
     """The training split of a dataset on the Hugging Face Hub, its field `text`, read from start to end.
 
-    `fingerprint` is a key of the dataset's name, not of its contents, which are not here to be read.
+    `fingerprint` is a key of the dataset's name and of the commit that the Hub has it at now: reading stays at it.
     """
 
     def __init__(self, spec: str) -> None:
@@ -24,14 +24,16 @@ class HubStream:
 
         name, _, config = spec.partition(":")
         try:
-            self._dataset = datasets.load_dataset(name, config or None, split="train", streaming=True)
+            # What `load_dataset(..., streaming=True)` does, keeping the builder, which knows the commit.
+            builder = datasets.load_dataset_builder(name, config or None)
+            self._dataset = builder.as_streaming_dataset(split="train")
         except Exception as error:  # the hub's client raises its own, requests', httpx's and fsspec's errors
             raise DataError(
                 f"data source {spec!r}: no such local file or folder, and the Hugging Face Hub gives no dataset of "
                 f"that name ({_first_line(error)}); mend the path or name, or add the config as 'name:config'"
             ) from error
         self._spec = spec
-        self.fingerprint = digest("hub", spec)
+        self.fingerprint = digest("hub", spec, str(builder.hash))
 
     def part(self, process_index: int, process_count: int, epoch: int) -> Any:
         """This process's share, a fresh `datasets.IterableDataset` (its files in another order every epoch)."""

@@ -55,7 +55,7 @@ def open_source(spec: str) -> Source:
         return _open_stdlib()
     pattern = str(Path(spec).expanduser()) if spec.startswith("~") else spec
     path = Path(pattern)
-    if path.is_dir():
+    if spec and path.is_dir():  # Path("") is the working folder
         found = [file for file in sorted(path.rglob("*")) if file.is_file() and not _is_hidden(file.relative_to(path))]
         return _open_files(spec, path, found, also_unknown=False)
     if path.is_file():

@@ -117,7 +117,7 @@ def capture_train_step(
             for column, new_slot, old_slot in zip(new_slots, after, before, strict=True):
                 column.append(torch.where(finite, new_slot, old_slot))
         results = [loss, norm, weight, *(value * scale for value in extra), squares.sqrt()]
-        return [*new_parameters, *sum(new_slots, []), *results]
+        return [*new_parameters, *(new for column in new_slots for new in column), *results]
 
     inputs = [*parameters.values(), *slots, *buffers.values(), *fields.values(), *scalars]
     axes = _axes(mesh)
@@ -178,7 +178,9 @@ def _accumulate(
 ) -> tuple[list[Tensor], Tensor]:
     """The sums of `microbatch`'s results over equal slices of the rows, as one loop."""
 
-    def body(carry: Sequence[Tensor], piece: Sequence[Tensor], consts: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    def body(
+        carry: Sequence[Tensor], piece: Sequence[Tensor], consts: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor]]:
         weights = dict(zip(shards, consts[: len(shards)], strict=True))
         others = dict(zip(constants, consts[len(shards) :], strict=True))
         grads, totals = microbatch(weights, others, dict(zip(rows, piece, strict=True)))

@@ -34,8 +34,12 @@ def scan(
 
     def flat_body(*tensors: Tensor) -> list[Tensor]:
         given = list(tensors)
-        new_carry, y = body(given[: len(carry)], given[len(carry) : len(carry) + len(xs)], given[len(carry) + len(xs) :])
-        assert len(new_carry) == len(carry), f"the body was given {len(carry)} carried tensors and returned {len(new_carry)}"
+        new_carry, y = body(
+            given[: len(carry)], given[len(carry) : len(carry) + len(xs)], given[len(carry) + len(xs) :]
+        )
+        assert len(new_carry) == len(carry), (
+            f"the body was given {len(carry)} carried tensors and returned {len(new_carry)}"
+        )
         return [*new_carry, *y]
 
     mode = get_proxy_mode()

@@ -94,4 +94,3 @@ def _label(graph_module: fx.GraphModule) -> None:
             path = path_of.get(node.meta.get("seq_nr", -1))
         kept = {"val": node.meta["val"]} if "val" in node.meta else {}
         node.meta = {**kept, "module": path or "", "backward": bool(node.meta.get("autograd_backward"))}
-

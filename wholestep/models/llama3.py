@@ -202,7 +202,7 @@ def from_hf_config(values: Mapping[str, Any]) -> Decoder.Config:
 def _rotary_from_hf(values: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
     # transformers 5 writes one `rope_parameters`; 4 wrote `rope_theta` beside `rope_scaling`.
     rope = values.get("rope_parameters") or {"rope_theta": values["rope_theta"], **(values.get("rope_scaling") or {})}
-    theta, kind = float(rope["rope_theta"]), rope.get("rope_type", "default")
+    theta, kind = float(rope["rope_theta"]), rope.get("rope_type", rope.get("type", "default"))
     if kind == "default":
         return theta, None
     if kind != "llama3":

@@ -75,7 +75,11 @@ class Interpreter:
         args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
         before, self.node = getattr(self, "node", node), node
         with jax.named_scope(node.meta.get("module") or "step"):
-            result = lowering.function(self, *args, **kwargs) if lowering.needs_context else lowering.function(*args, **kwargs)
+            result = (
+                lowering.function(self, *args, **kwargs)
+                if lowering.needs_context
+                else lowering.function(*args, **kwargs)
+            )
         self.node = before
         _check(node, result)
         return result

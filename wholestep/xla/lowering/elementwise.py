@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from wholestep.xla.lowering.registry import elementwise, lowers
-from wholestep.xla.lowering.registry import Context, result_dtype
+from wholestep.xla.lowering.registry import Context, elementwise, lowers, result_dtype
 
 aten = torch.ops.aten
 
@@ -89,3 +88,8 @@ def where(ctx: Context, condition: jax.Array, x: jax.Array, y: jax.Array) -> jax
 @lowers(aten._to_copy.default, context=True)
 def to_copy(ctx: Context, x: jax.Array, **options: object) -> jax.Array:
     return x.astype(result_dtype(ctx))
+
+
+@lowers(aten.copy.default, context=True)
+def copy(ctx: Context, x: jax.Array, source: jax.Array, non_blocking: bool = False) -> jax.Array:
+    return jnp.broadcast_to(source, x.shape).astype(result_dtype(ctx))

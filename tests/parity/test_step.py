@@ -1,0 +1,109 @@
+"""The captured step against single-process eager PyTorch: loss, every gradient, the optimizer's state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from support import TOLERANCE, captured, eager_loss, fields, load, random_batch, relative_error, tiny_config, unpadded
+from torch import Tensor
+
+from wholestep.graph.optimizer import AdamW
+from wholestep.parallel import Mesh, Policy
+
+LENGTH = 12
+MESHES = [Mesh(), Mesh(fsdp=2), Mesh(fsdp=6), Mesh(fsdp=8), Mesh(replicate=2, fsdp=4)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeepGradients(AdamW):
+    """An optimizer that changes nothing and stores each gradient, to look at it."""
+
+    clip_norm: float | None = None
+    slots = ("grad",)
+
+    def update(self, parameter, grad, slots, lr, step) -> tuple[Tensor, list[Tensor]]:
+        return parameter, [grad]
+
+
+def on_meta(tied: bool):
+    with torch.device("meta"):
+        return tiny_config(tied).build()
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_loss_and_every_gradient(mesh: Mesh, microbatches: int) -> None:
+    rows = mesh.size * microbatches
+    run = captured(on_meta(tied=False), KeepGradients(), fields(rows, LENGTH), mesh, microbatches=microbatches)
+    reference = tiny_config().build()
+    load(reference, run.state)
+    batch = random_batch(rows, LENGTH, 53, seed=1)
+    loss = eager_loss(reference, batch)
+    loss.backward()
+
+    state, metrics = run.program(run.state, run.program.place_batch(batch), {"learning_rate": 0.0, "step": 1})
+
+    assert float(metrics["loss"]) == pytest.approx(loss.item(), rel=TOLERANCE[torch.float32])
+    gradients = unpadded(state, "grad", reference)
+    for name, parameter in reference.named_parameters():
+        error = relative_error(gradients[name], parameter.grad.numpy())
+        assert error < TOLERANCE[torch.float32], f"gradient of {name} is off by {error:.1e}"
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("microbatches", [1, 4])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_ten_steps_of_adamw(mesh: Mesh, microbatches: int, tied: bool) -> None:
+    rows, optimizer = mesh.size * microbatches, AdamW(lr=1e-3, clip_norm=0.5)
+    run = captured(on_meta(tied), optimizer, fields(rows, LENGTH), mesh, microbatches=microbatches)
+    reference = tiny_config(tied).build()
+    load(reference, run.state)
+    adamw = torch.optim.AdamW(
+        reference.parameters(), lr=1e-3, betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay
+    )
+    state = run.state
+    for step in range(1, 11):
+        batch = random_batch(rows, LENGTH, 53, seed=step)
+        adamw.param_groups[0]["lr"] = lr = 1e-3 * step / 10
+        adamw.zero_grad()
+        loss = eager_loss(reference, batch)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), optimizer.clip_norm)
+        adamw.step()
+        state, metrics = run.program(state, run.program.place_batch(batch), {"learning_rate": lr, "step": step})
+        assert float(metrics["loss"]) == pytest.approx(loss.item(), rel=TOLERANCE[torch.float32])
+        assert float(metrics["grad_norm"]) == pytest.approx(norm.item(), rel=TOLERANCE[torch.float32])
+    for prefix in ("parameter", "exp_avg", "exp_avg_sq"):
+        for name, value in unpadded(state, prefix, reference).items():
+            parameter = reference.get_parameter(name)
+            expected = parameter.detach() if prefix == "parameter" else adamw.state[parameter][prefix]
+            error = relative_error(value, expected.numpy())
+            assert error < TOLERANCE[torch.float32], f"{prefix} of {name} is off by {error:.1e}"
+
+
+@pytest.mark.parametrize("mesh", [Mesh(fsdp=8), Mesh(replicate=2, fsdp=4)], ids=str)
+def test_bf16_gather_and_fp32_reduce(mesh: Mesh) -> None:
+    policy = Policy(gather_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    run = captured(on_meta(tied=False), KeepGradients(), fields(mesh.size, LENGTH), mesh, policy)
+    collectives = {"all_gather_into_tensor": set(), "reduce_scatter_tensor": set()}
+    for node in run.program.step.module.graph.nodes:
+        for name, dtypes in collectives.items():
+            if name in str(node.target):
+                dtypes.add(node.meta["val"].dtype)
+    assert collectives == {"all_gather_into_tensor": {torch.bfloat16}, "reduce_scatter_tensor": {torch.float32}}
+
+    reference = tiny_config().build()
+    load(reference, run.state)
+    batch = random_batch(mesh.size, LENGTH, 53, seed=1)
+    loss = eager_loss(reference, batch)
+    loss.backward()
+    state, metrics = run.program(run.state, run.program.place_batch(batch), {"learning_rate": 0.0, "step": 1})
+    assert float(metrics["loss"]) == pytest.approx(loss.item(), rel=TOLERANCE[torch.bfloat16])
+    gradients = unpadded(state, "grad", reference)
+    for name, parameter in reference.named_parameters():
+        error = relative_error(gradients[name], parameter.grad.numpy())
+        assert error < TOLERANCE[torch.bfloat16], f"gradient of {name} is off by {error:.1e}"
+        assert np.isfinite(gradients[name]).all()

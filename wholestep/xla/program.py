@@ -1,0 +1,130 @@
+"""A step graph on a mesh of devices: lowered, compiled once, run."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from wholestep.graph.step import StepGraph, Value
+from wholestep.xla.dtypes import carried, to_program
+from wholestep.xla.interpret import Interpreter, check_operators
+
+State = dict[str, jax.Array]
+"""Name of a state value (`parameter/...`, `exp_avg/...`, `buffer/...`) -> its global array."""
+
+
+def sharding(value: Value, mesh: jax.sharding.Mesh) -> NamedSharding:
+    """Where `value` lives on `mesh`."""
+    return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in value.placement)))
+
+
+class Program:
+    """The executable of one step graph.
+
+    State that the step replaces is donated: each new buffer takes the place of the old. State that it only reads
+    (frozen parameters, buffers) is kept.
+
+    Attributes:
+        step: the graph.
+        mesh: the JAX mesh that it runs on, of the graph's axes.
+    """
+
+    def __init__(self, step: StepGraph, mesh: jax.sharding.Mesh) -> None:
+        """Raises:
+        LoweringError: an operator of the graph has no lowering.
+        """
+        check_operators(step.module)
+        self.step = step
+        self.mesh = mesh
+        replaced = {value.name for value in step.outputs}
+        self._donated = [value.name for value in step.state() if value.name in replaced]
+        self._read = [value.name for value in step.state() if value.name not in replaced]
+        self._batch = [value for value in step.inputs if value.kind == "batch"]
+        self._scalars = [value for value in step.inputs if value.kind == "scalar"]
+
+    def lower(self) -> jax.stages.Lowered:
+        """The program for the shapes of the step's signature; nothing is compiled or allocated."""
+        specs = {
+            value.name: jax.ShapeDtypeStruct(value.shape, carried(value.dtype), sharding=sharding(value, self.mesh))
+            for value in self.step.inputs
+        }
+        donated = {name: specs.pop(name) for name in self._donated}
+        return self._jitted.lower(donated, specs)
+
+    @functools.cached_property
+    def executable(self) -> jax.stages.Compiled:
+        """The compiled program, made on first use; shapes are the signature's, so there is never a second one."""
+        return self.lower().compile()
+
+    def place_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
+        """This process's rows of each field -> global arrays on the mesh.
+
+        Raises:
+            ValueError: a field is missing or unknown, has another shape than the step was captured for, or holds an
+                integer that does not fit 32 bits.
+        """
+        fields = {value.name.removeprefix("batch/"): value for value in self._batch}
+        if set(batch) != set(fields):
+            raise ValueError(f"the step takes batch fields {sorted(fields)}, got {sorted(batch)}")
+        placed = {}
+        for name, value in fields.items():
+            rows = to_program(name, np.asarray(batch[name]), value.dtype)
+            expected = (value.shape[0] // jax.process_count(), *value.shape[1:])
+            if rows.shape != expected:
+                raise ValueError(f"batch field {name!r} has shape {rows.shape}; the step was captured for {expected}")
+            placed[name] = jax.make_array_from_process_local_data(sharding(value, self.mesh), rows)
+        return placed
+
+    def __call__(
+        self, state: State, batch: Mapping[str, jax.Array], scalars: Mapping[str, float] | None = None
+    ) -> tuple[State, dict[str, jax.Array]]:
+        """Run one step; returns at once, with arrays that are ready later.
+
+        Args:
+            state: consumed where the step replaces it.
+            batch: from `place_batch`.
+            scalars: name -> value, without the `scalar/`.
+
+        Returns:
+            The state after the step, and the metrics by name, without the `metric/`.
+        """
+        rest: dict[str, Any] = {name: state[name] for name in self._read}
+        rest.update((f"batch/{name}", array) for name, array in batch.items())
+        for value in self._scalars:
+            number = np.asarray((scalars or {})[value.name.removeprefix("scalar/")], carried(value.dtype))
+            rest[value.name] = jax.device_put(number, sharding(value, self.mesh))
+        new, metrics = self.executable({name: state[name] for name in self._donated}, rest)
+        return {**state, **new}, metrics
+
+    @functools.cached_property
+    def _jitted(self) -> Any:
+        inputs = {value.name: value for value in self.step.inputs}
+        outputs = {value.name: value for value in self.step.outputs}
+        specs = {name: sharding(value, self.mesh).spec for name, value in {**inputs, **outputs}.items()}
+        metrics = [name for name in outputs if name.startswith("metric/")]
+
+        def run(donated: State, rest: dict[str, jax.Array]) -> tuple[State, dict[str, jax.Array]]:
+            given = {**donated, **rest}
+            results = dict(
+                zip(outputs, Interpreter().run(self.step.module, *(given[name] for name in inputs)), strict=True)
+            )
+            state = {name: result for name, result in results.items() if name in donated}
+            return state, {name.removeprefix("metric/"): results[name] for name in metrics}
+
+        kept = [name for name in inputs if name not in self._donated]
+        mapped = jax.shard_map(
+            run,
+            mesh=self.mesh,
+            in_specs=({name: specs[name] for name in self._donated}, {name: specs[name] for name in kept}),
+            out_specs=(
+                {name: specs[name] for name in self._donated},
+                {name.removeprefix("metric/"): specs[name] for name in metrics},
+            ),
+            check_vma=False,
+        )
+        return jax.jit(mapped, donate_argnums=0)
