@@ -12,10 +12,10 @@ from wholestep.data.hub import HubStream, HubTrainDocuments, is_held_out
 from wholestep.errors import DataError
 
 
-def train_documents(processes: int = 1, index: int = 0) -> HubTrainDocuments:
+def train_documents(processes: int = 1, index: int = 0, seed: int = 0) -> HubTrainDocuments:
     source = open_source("owner/name")
     assert isinstance(source, HubStream)
-    return HubTrainDocuments(source, index, processes, 5)
+    return HubTrainDocuments(source, (index, processes), 5, seed)
 
 
 def test_all_documents_once(hub: list[str]) -> None:
@@ -63,6 +63,8 @@ def test_every_epoch_has_every_training_document_once(hub: list[str], processes:
     assert sorted(found) == sorted(held_out)
     assert [sorted(order) for order in orders] == [expected] * 3
     assert orders[0] != orders[1] != orders[2]  # the files come in another order
+    if processes == 1:
+        assert list(islice(train_documents(seed=1), len(expected))) != orders[0]
 
 
 def test_resume_is_exact_at_every_document(hub: list[str]) -> None:
@@ -71,7 +73,7 @@ def test_resume_is_exact_at_every_document(hub: list[str]) -> None:
     for _ in range(130):  # into the third epoch
         states.append(json.dumps(reference.get_state()))
         texts.append(next(reference))
-    for place in range(0, 120, 7):
+    for place in range(0, 120, 11):
         resumed = iter(train_documents())
         resumed.set_state(json.loads(states[place]))
         assert list(islice(resumed, 4)) == texts[place : place + 4]

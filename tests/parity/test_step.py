@@ -53,9 +53,11 @@ def test_loss_and_every_gradient(mesh: Mesh, microbatches: int) -> None:
         assert error < TOLERANCE[torch.float32], f"gradient of {name} is off by {error:.1e}"
 
 
-@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("microbatches", [1, 4])
-@pytest.mark.parametrize("mesh", MESHES, ids=str)
+CASES = [(mesh, microbatches, False) for mesh in MESHES for microbatches in (1, 4)]
+CASES += [(mesh, 1, True) for mesh in (Mesh(), Mesh(fsdp=8), Mesh(replicate=2, fsdp=4))]
+
+
+@pytest.mark.parametrize(("mesh", "microbatches", "tied"), CASES, ids=str)
 def test_ten_steps_of_adamw(mesh: Mesh, microbatches: int, tied: bool) -> None:
     rows, optimizer = mesh.size * microbatches, AdamW(lr=1e-3, clip_norm=0.5)
     run = captured(on_meta(tied), optimizer, fields(rows, LENGTH), mesh, microbatches=microbatches)

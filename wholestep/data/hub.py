@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import grain
+import numpy as np
 
 from wholestep.data.cache import digest
 from wholestep.data.records import TEXT_FIELD
@@ -35,12 +36,15 @@ class HubStream:
         self._spec = spec
         self.fingerprint = digest("hub", spec, str(builder.hash))
 
-    def part(self, process_index: int, process_count: int, epoch: int) -> Any:
-        """This process's share, a fresh `datasets.IterableDataset` (its files in another order every epoch)."""
+    def part(self, process_index: int, process_count: int, order: int = 0) -> Any:
+        """This process's share, a fresh `datasets.IterableDataset`.
+
+        Order 0 is the dataset's own; any other number shuffles its files (not their contents), for all processes alike.
+        """
         from datasets.distributed import split_dataset_by_node
 
         part = split_dataset_by_node(self._dataset, rank=process_index, world_size=process_count)
-        part.set_epoch(epoch)
+        part.set_epoch(order)  # nothing else than the seed of the files' order
         return part
 
     def text_of(self, example: dict[str, Any]) -> str:
@@ -55,14 +59,14 @@ class HubStream:
 
     def held_out(self, process_index: int, process_count: int, validation_every: int) -> Iterator[str]:
         """One pass over the documents of this process that training never sees."""
-        for example in self.part(process_index, process_count, epoch=0):
+        for example in self.part(process_index, process_count):
             text = self.text_of(example)
             if is_held_out(text, validation_every):
                 yield text
 
     def texts(self) -> Iterator[str]:
         """One pass over all documents."""
-        return (self.text_of(example) for example in self.part(0, 1, epoch=0))
+        return (self.text_of(example) for example in self.part(0, 1))
 
 
 def is_held_out(text: str, validation_every: int) -> bool:
@@ -74,30 +78,31 @@ def is_held_out(text: str, validation_every: int) -> bool:
 class HubTrainDocuments(grain.IterDataset):
     """The training documents of one process, epoch after epoch without end."""
 
-    def __init__(self, stream: HubStream, process_index: int, process_count: int, validation_every: int) -> None:
+    def __init__(self, stream: HubStream, share: tuple[int, int], validation_every: int, seed: int) -> None:
+        """`share` is (process_index, process_count); `seed` is of the order of the files, another every epoch."""
         super().__init__()
-        self._stream = stream
-        self._share = (process_index, process_count)
-        self._validation_every = validation_every
+        self._arguments = (stream, share, validation_every, seed)
 
     def __iter__(self) -> HubTrainIterator:
-        return HubTrainIterator(self._stream, self._share, self._validation_every)
+        return HubTrainIterator(*self._arguments)
 
 
 class HubTrainIterator(grain.DatasetIterator):
     """Iterator of `HubTrainDocuments`; its state is the epoch and the stream's own place in it."""
 
-    def __init__(self, stream: HubStream, share: tuple[int, int], validation_every: int) -> None:
+    def __init__(self, stream: HubStream, share: tuple[int, int], validation_every: int, seed: int) -> None:
         super().__init__()
         self._stream = stream
         self._share = share
         self._validation_every = validation_every
+        self._seed = seed
         self._start(epoch=0, place=None, any_in_epoch=False)
 
     def _start(self, epoch: int, place: dict[str, Any] | None, any_in_epoch: bool) -> None:
         self._epoch = epoch
         # A fresh object every epoch: `datasets` keeps a loaded place and would start from it again.
-        self._part = self._stream.part(*self._share, epoch)
+        order = int(np.random.SeedSequence([self._seed, epoch]).generate_state(1)[0])
+        self._part = self._stream.part(*self._share, order)
         if place is not None:
             self._part.load_state_dict(place)
         self._place = place

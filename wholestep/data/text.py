@@ -111,7 +111,7 @@ class TextData:
         # Mixed first, or seed 1's first epoch would be seed 0's second: grain adds the epoch to the seed.
         shuffle_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
         if isinstance(self._source, HubStream):
-            documents = HubTrainDocuments(self._source, self._process, self._processes, self._every)
+            documents = HubTrainDocuments(self._source, (self._process, self._processes), self._every, seed)
             shuffled = WindowShuffleIterDataset(documents, window_size=STREAM_WINDOW, seed=shuffle_seed)
             return shuffled.map(self.tokenizer.encode)
         epochs = grain.MapDataset.source(TrainDocuments(self._source, self._every)).shuffle(seed=shuffle_seed).repeat()

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from wholestep.graph.initialize import Initializer
 from wholestep.graph.step import StepGraph, Value
@@ -28,22 +29,30 @@ def initialize_state(
     key = jax.random.key(seed)
     state: State = {}
     for value in step.state():
-        initializer = initializers.get(value.name.partition("/")[2]) if value.kind != "optimizer" else None
-        fingerprint = (initializer and initializer.fingerprint, value.shape, value.dtype, value.placement)
+        if value.kind == "optimizer":
+            state[value.name] = _zeros(value, mesh)
+            continue
+        initializer = initializers[value.name.partition("/")[2]]
+        fingerprint = (initializer.fingerprint, value.shape, value.placement)
         if fingerprint not in programs:
             programs[fingerprint] = _program(initializer, value, mesh)
-        state[value.name] = programs[fingerprint](key, initializer.index if initializer else 0)
+        state[value.name] = programs[fingerprint](key, initializer.index)
     return state
 
 
-def _program(initializer: Initializer | None, value: Value, mesh: jax.sharding.Mesh) -> Callable[[jax.Array, int], Any]:
+def _zeros(value: Value, mesh: jax.sharding.Mesh) -> jax.Array:
+    def shard(index: tuple[slice, ...]) -> np.ndarray:
+        shape = [len(range(*part.indices(size))) for part, size in zip(index, value.shape, strict=True)]
+        return np.zeros(shape, carried(value.dtype))
+
+    return jax.make_array_from_callback(value.shape, sharding(value, mesh), shard)
+
+
+def _program(initializer: Initializer, value: Value, mesh: jax.sharding.Mesh) -> Callable[[jax.Array, int], Any]:
     """`(key, index) -> value`, compiled for the value's own sharding."""
-    if initializer is not None:
-        check_operators(initializer.module)
+    check_operators(initializer.module)
 
     def make(key: jax.Array, index: jax.Array) -> jax.Array:
-        if initializer is None:
-            return jnp.zeros(value.shape, carried(value.dtype))
         (whole,) = Interpreter(jax.random.fold_in(key, index)).run(initializer.module)
         if value.shape and not whole.ndim:
             whole = whole.reshape(1)  # a scalar parameter is stored as a vector
