@@ -1,0 +1,152 @@
+"""The whole path from a recipe to a program, on one page. Training and planning both come through here.
+
+    recipe --build--> module on meta --simple_fsdp--> sharded module --capture--> StepGraph --lower--> Program
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Literal
+
+import jax
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from wholestep.config.node import Node
+from wholestep.data import Text
+from wholestep.errors import ConfigError
+from wholestep.graph.capture import Field, capture_eval_step, capture_train_step
+from wholestep.graph.initialize import Initializer, capture_initializers
+from wholestep.graph.optimizer import AdamW
+from wholestep.graph.schedule import Schedule
+from wholestep.models.decoder import Decoder
+from wholestep.models.objectives import NextToken
+from wholestep.parallel import Mesh, Policy, simple_fsdp, simulated_device_mesh
+from wholestep.xla.program import Program
+
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision(Node):
+    """Dtypes of what travels; parameters and optimizer state are fp32.
+
+    Attributes:
+        gather: weights are gathered in this, and so the model computes in it.
+        reduce: gradients are reduced in this.
+    """
+
+    gather: Dtype = "bfloat16"
+    reduce: Dtype = "float32"
+
+    def build(self) -> Policy:
+        return Policy(gather_dtype=getattr(torch, self.gather), reduce_dtype=getattr(torch, self.reduce))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpointing(Node):
+    """When the state is saved, besides at the end: every so many steps; and how many of the last ones stay."""
+
+    every: int = 500
+    keep: int = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Node):
+    """How often the loss of the held-out documents is taken, besides at the end, and over how many batches at most."""
+
+    every: int = 500
+    batches: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Node):
+    """Everything that decides what a training run does.
+
+    Attributes:
+        sequence_length: tokens in a row.
+        batch_size: rows in a step, over all devices and microbatches.
+        microbatches: backward passes in a step; each takes an equal share of every device's rows.
+        steps: optimizer steps in the run; the schedule ends there.
+        seed: of the parameters' first values. (The data has its own.)
+    """
+
+    model: Decoder.Config
+    objective: NextToken = field(default_factory=NextToken)
+    optimizer: AdamW = field(default_factory=AdamW)
+    schedule: Schedule = field(default_factory=Schedule)
+    data: Text = field(default_factory=Text)
+    precision: Precision = field(default_factory=Precision)
+    mesh: Mesh = field(default_factory=Mesh)
+    checkpoints: Checkpointing = field(default_factory=Checkpointing)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    sequence_length: int
+    batch_size: int
+    microbatches: int = 1
+    steps: int
+    seed: int = 0
+
+    def check(self) -> None:
+        """See that the parts fit each other.
+
+        Raises:
+            ConfigError: what does not fit, and what would.
+        """
+        for name in ("sequence_length", "batch_size", "microbatches", "steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it is at least 1")
+        limit = self.model.rotary.max_sequence_length
+        if self.sequence_length > limit:
+            raise ConfigError(
+                f"sequence_length {self.sequence_length} is longer than the model's RoPE table, "
+                f"model.rotary.max_sequence_length={limit}"
+            )
+        share = self.mesh.size * self.microbatches
+        if self.batch_size % share:
+            raise ConfigError(
+                f"batch_size {self.batch_size} does not divide into {self.mesh.size} devices x {self.microbatches} "
+                f"microbatches; a multiple of {share} does"
+            )
+
+    @property
+    def batch(self) -> dict[str, Field]:
+        """The fields of a global batch, int64 [batch_size, sequence_length] each."""
+        shape = (self.batch_size, self.sequence_length)
+        return {name: Field(shape, torch.int64) for name in ("tokens", "labels", "positions", "segment_ids")}
+
+
+def build_model(recipe: Recipe) -> nn.Module:
+    """The recipe's model on meta: plain PyTorch, not sharded, nothing allocated."""
+    with torch.device("meta"):
+        return recipe.model.build()
+
+
+def train_program(recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
+    """The training step of `recipe`, for a mesh of `recipe.mesh`'s axes (of devices that need not be here)."""
+    with _sharded_model(recipe) as (model, mesh):
+        step = capture_train_step(
+            model, recipe.objective.build(), recipe.optimizer, recipe.batch, mesh, recipe.microbatches
+        )
+    return Program(step, devices)
+
+
+def eval_program(recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
+    """The loss of a batch without gradients, on the training state's parameters. The batch is the training batch."""
+    with _sharded_model(recipe) as (model, mesh):
+        step = capture_eval_step(model, recipe.objective.build(), recipe.batch, mesh)
+    return Program(step, devices)
+
+
+def initializers(recipe: Recipe) -> dict[str, Initializer]:
+    """How each parameter and buffer of the recipe's model gets its first value."""
+    return capture_initializers(build_model(recipe))
+
+
+@contextmanager
+def _sharded_model(recipe: Recipe) -> Iterator[tuple[nn.Module, DeviceMesh]]:
+    recipe.check()
+    with simulated_device_mesh(recipe.mesh) as mesh:
+        yield simple_fsdp(build_model(recipe), mesh, recipe.precision.build()), mesh

@@ -1,0 +1,74 @@
+"""The table of recipes: name -> a function that returns a config tree."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import wholestep.recipes
+from wholestep.errors import ConfigError, nearest
+from wholestep.models.decoder import Decoder
+from wholestep.pipeline import Recipe
+
+
+class Family(Protocol):
+    """A module of `wholestep.models`: how its checkpoints look in Hugging Face's layout."""
+
+    def hf_name(self, name: str) -> str:
+        """A parameter's name there."""
+
+    def hf_config(self, config: Decoder.Config) -> dict[str, Any]:
+        """The `config.json` of a model."""
+
+    def from_hf_config(self, config: Mapping[str, Any]) -> Decoder.Config:
+        """The model of a `config.json`."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered recipe: its name, one line about it (the docstring's first), and its model's family."""
+
+    name: str
+    summary: str
+    family: Family
+    function: Callable[[], Recipe]
+
+
+_ENTRIES: dict[str, Entry] = {}
+
+
+def recipe(family: Family) -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
+    """Register the decorated function under its own name."""
+
+    def register(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
+        name = function.__name__
+        assert name not in _ENTRIES, f"two recipes are called {name}"
+        assert function.__doc__, f"recipe {name} needs a docstring"
+        _ENTRIES[name] = Entry(name, function.__doc__.strip().splitlines()[0], family, function)
+        return function
+
+    return register
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """Every recipe, by name, from every file of this folder."""
+    for module in pkgutil.iter_modules(wholestep.recipes.__path__, "wholestep.recipes."):
+        importlib.import_module(module.name)
+    return dict(sorted(_ENTRIES.items()))
+
+
+def find(name: str) -> Entry:
+    """The recipe called `name`.
+
+    Raises:
+        ConfigError: there is none; the nearest names are in the text.
+    """
+    known = entries()
+    if name not in known:
+        raise ConfigError(f"no recipe {name!r}{nearest(name, known)} (`wholestep recipes` lists them)")
+    return known[name]
