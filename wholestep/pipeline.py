@@ -1,6 +1,6 @@
 """The whole path from a recipe to a program, on one page. Training and planning both come through here.
 
-    recipe --build--> module on meta --simple_fsdp--> sharded module --capture--> StepGraph --lower--> Program
+recipe --build--> module on meta --simple_fsdp--> sharded module --capture--> StepGraph --lower--> Program
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -58,12 +58,14 @@ def write(
     config: Mapping[str, Any],
     *,
     max_shard_bytes: int = 5_000_000_000,
+    beside: Callable[[Path], None] | None = None,
 ) -> None:
     """Write a model that `transformers` can load, holding one tensor in memory at a time.
 
     `plan` gives every tensor's shape and dtype (numpy's or torch's) by its name in the files; `tensors` then yields
     each name with its values, a numpy, torch or JAX array on the host, in the plan's order. A shard holds
-    `max_shard_bytes` of tensors, or one tensor that is larger. `config` becomes `config.json`.
+    `max_shard_bytes` of tensors, or one tensor that is larger. `config` becomes `config.json`; `beside` is called with
+    the folder in the making, to add what belongs with a model (a tokenizer).
 
     The directory appears whole or not at all. Raises CheckpointError if it exists and is not empty, or if `tensors`
     departs from the plan.
@@ -76,6 +78,8 @@ def write(
     partial.mkdir()
     try:
         _write_json(partial / CONFIG_FILE, config)
+        if beside is not None:
+            beside(partial)
         _write_shards(partial, plan, iter(tensors), max_shard_bytes)
         partial.rename(target)
     finally:

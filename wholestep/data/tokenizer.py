@@ -106,7 +106,7 @@ def load_tokenizer(spec: str | None, source: Source, vocab_size: int) -> Tokeniz
     `vocab_size` cannot hold the bytes.
     """
     if spec is not None:
-        return _load_pretrained(spec)
+        return load_pretrained(spec)
     if vocab_size < SMALLEST_VOCABULARY:
         raise ConfigError(
             f"tokenizer_vocab_size is {vocab_size}; a byte-level tokenizer needs at least {SMALLEST_VOCABULARY}"
@@ -116,7 +116,8 @@ def load_tokenizer(spec: str | None, source: Source, vocab_size: int) -> Tokeniz
     return Tokenizer(tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")), BOS, EOS)
 
 
-def _load_pretrained(spec: str) -> Tokenizer:
+def load_pretrained(spec: str) -> Tokenizer:
+    """The tokenizer in a folder in Hugging Face's format, or by its name on the Hub. Raises `DataError`."""
     from transformers import AutoTokenizer
 
     try:

@@ -1,0 +1,48 @@
+"""`wholestep`: the commands, and how their errors end."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from wholestep import __version__
+from wholestep.cli.export import export
+from wholestep.cli.recipes import recipes
+from wholestep.cli.train import train
+from wholestep.errors import WholestepError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def wholestep() -> None:
+    """Train PyTorch models on TPU with the whole training step as one XLA program."""
+
+
+for command in (train, recipes, export):
+    wholestep.add_command(command)
+
+
+def main() -> None:
+    """Run the command line. What the user can mend ends with one line on standard error and exit code 2 (with
+    `--json`, as an object on standard output)."""
+    as_json = "--json" in sys.argv
+    try:
+        status = wholestep(standalone_mode=False)
+    except click.ClickException as error:
+        _fail(error.format_message(), as_json)
+    except WholestepError as error:
+        _fail(str(error), as_json)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(message: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"error": message}))
+    else:
+        click.echo(f"error: {message}", err=True)
+    sys.exit(2)

@@ -1,0 +1,72 @@
+"""Where a run's first state comes from: initialization, a checkpoint, or a Hugging Face model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from wholestep.checkpoint.huggingface import Reader
+from wholestep.graph.step import StepGraph, Value
+from wholestep.pipeline import Recipe, build_model, initializers
+from wholestep.xla.dtypes import carried
+from wholestep.xla.initialize import initialize_state
+from wholestep.xla.program import State, sharding
+
+
+def logical_shapes(recipe: Recipe, step: StepGraph) -> dict[str, tuple[int, ...]]:
+    """Name of each state value -> the shape of the tensor it is, without the padding it is stored with."""
+    model = build_model(recipe)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return {value.name: tuple(tensors[value.name.partition("/")[2]].shape) for value in step.state()}
+
+
+def specs(step: StepGraph, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Name of each state value -> its stored shape, dtype and sharding."""
+    return {
+        value.name: jax.ShapeDtypeStruct(value.shape, carried(value.dtype), sharding=sharding(value, mesh))
+        for value in step.state()
+    }
+
+
+def initial_state(recipe: Recipe, step: StepGraph, mesh: jax.sharding.Mesh) -> State:
+    """The state that `recipe.seed` gives."""
+    return initialize_state(step, initializers(recipe), mesh, recipe.seed)
+
+
+def state_from_huggingface(
+    recipe: Recipe, step: StepGraph, mesh: jax.sharding.Mesh, directory: Path, hf_name: Callable[[str], str]
+) -> State:
+    """Parameters from a Hugging Face directory, everything else as at the start of a run. Each shard reads only its
+    own rows from the files.
+
+    Raises:
+        CheckpointError: a tensor is missing, left over or has another shape.
+    """
+    reader = Reader(directory)
+    model = build_model(recipe)
+    reader.require({hf_name(name): parameter for name, parameter in model.named_parameters()})
+    state = initial_state(recipe, step, mesh)
+    for value in step.state():
+        if value.kind == "parameter":
+            name = value.name.removeprefix("parameter/")
+            state[value.name] = _read_sharded(reader, hf_name(name), value, mesh)
+    return state
+
+
+def _read_sharded(reader: Reader, name: str, value: Value, mesh: jax.sharding.Mesh) -> jax.Array:
+    shape = reader.shape(name)
+    rows = shape[0] if shape else 1
+
+    def shard(index: tuple[slice, ...]) -> np.ndarray:
+        first, last, _ = index[0].indices(value.shape[0])
+        present = slice(first, min(last, rows))
+        result = np.zeros((last - first, *value.shape[1:]), carried(value.dtype))
+        if present.start < present.stop:
+            read = reader.read(name, (present, *index[1:])) if shape else reader.read(name)
+            result[: present.stop - present.start] = read
+        return result
+
+    return jax.make_array_from_callback(value.shape, sharding(value, mesh), shard)
