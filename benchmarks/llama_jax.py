@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -101,7 +102,6 @@ def forward(
     inverse_frequencies_P: np.ndarray,
     params: Params,
     batch: Batch,
-    constrain: Callable[[jax.Array], jax.Array],
 ) -> jax.Array:
     """logits_TV, of every token of the batch.
 
@@ -116,47 +116,48 @@ def forward(
     angles_BL1P = batch["positions"][:, :, None, None] * inverse_frequencies_P
     cos_BL1P, sin_BL1P = jnp.cos(angles_BL1P), jnp.sin(angles_BL1P)
 
-    x_TD = constrain(params["embed"][batch["tokens"].reshape(-1)])
+    x_TD = params["embed"][batch["tokens"].reshape(-1)]
     for layer, p in zip(config.layers, params["layers"], strict=True):
         heads = (B, L, -1, layer.attention.head_dim)
         h_TD = rms_norm(x_TD, p["attention_norm"], layer.attention_norm.eps)
-        q_BLNH = rotate(constrain(h_TD @ p["q"]).reshape(heads), cos_BL1P, sin_BL1P)
-        k_BLKH = rotate(constrain(h_TD @ p["k"]).reshape(heads), cos_BL1P, sin_BL1P)
-        v_BLKH = constrain(h_TD @ p["v"]).reshape(heads)
-        x_TD = x_TD + constrain(attend(q_BLNH, k_BLKH, v_BLKH, visible_BLM) @ p["o"])
+        q_BLNH = rotate((h_TD @ p["q"]).reshape(heads), cos_BL1P, sin_BL1P)
+        k_BLKH = rotate((h_TD @ p["k"]).reshape(heads), cos_BL1P, sin_BL1P)
+        v_BLKH = (h_TD @ p["v"]).reshape(heads)
+        x_TD = x_TD + attend(q_BLNH, k_BLKH, v_BLKH, visible_BLM) @ p["o"]
         h_TD = rms_norm(x_TD, p["feed_forward_norm"], layer.feed_forward_norm.eps)
-        hidden_TF = jax.nn.silu(constrain(h_TD @ p["gate"])) * constrain(h_TD @ p["up"])
-        x_TD = x_TD + constrain(hidden_TF @ p["down"])
+        hidden_TF = jax.nn.silu(h_TD @ p["gate"]) * (h_TD @ p["up"])
+        x_TD = x_TD + hidden_TF @ p["down"]
     head_DV = params["embed"].T if config.tie_embeddings else params["lm_head"]
-    return constrain(rms_norm(x_TD, params["norm"], config.norm.eps) @ head_DV)
+    return rms_norm(x_TD, params["norm"], config.norm.eps) @ head_DV
 
 
 def cross_entropy(logits_TV: jax.Array, labels_T: jax.Array) -> jax.Array:
-    """Mean over the labels that are not negative."""
-    log_z_T = jax.nn.logsumexp(logits_TV, -1)
-    # By comparison, not by index: the gradient of indexing is a scatter, this one fuses.
+    """losses_T; 0 where the label is negative."""
+    # The label's logit by comparison, not by index: the gradient of indexing is a scatter, this one fuses.
     vocabulary_V = jnp.arange(logits_TV.shape[-1])
-    picked_T = jnp.sum(jnp.where(labels_T[..., None] == vocabulary_V, logits_TV, 0.0), -1)
-    counted_T = labels_T >= 0
-    return jnp.sum(jnp.where(counted_T, log_z_T - picked_T, 0.0)) / jnp.maximum(jnp.sum(counted_T), 1)
+    picked_T = jnp.sum(jnp.where(labels_T[:, None] == vocabulary_V, logits_TV, 0.0), -1)
+    return jnp.where(labels_T >= 0, jax.nn.logsumexp(logits_TV, -1) - picked_T, 0.0)
 
 
 def train_step(
     config: Decoder.Config, optimizer: AdamW, inverse_frequencies_P: np.ndarray, mesh: jax.sharding.Mesh
 ) -> Callable[[State, Batch, float], tuple[State, dict[str, jax.Array]]]:
     """`(state, batch, learning_rate) -> (state, metrics)`, jitted; the state is donated."""
-    rows = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
-    shards = NamedSharding(mesh, PartitionSpec("fsdp"))
+    rows, shards = PartitionSpec(mesh.axis_names), PartitionSpec("fsdp")
 
-    def constrain(x: jax.Array) -> jax.Array:
-        return lax.with_sharding_constraint(x, rows)
+    def loss_of(params: Params, batch: Batch, weight: jax.Array) -> jax.Array:
+        params = jax.tree.map(lambda p: lax.all_gather(p, "fsdp", tiled=True), params)
+        losses_T = cross_entropy(forward(config, inverse_frequencies_P, params, batch), batch["labels"].reshape(-1))
+        return jnp.sum(losses_T) / weight
 
-    def loss_of(params: Params, batch: Batch) -> jax.Array:
-        return cross_entropy(forward(config, inverse_frequencies_P, params, batch, constrain), batch["labels"].reshape(-1))
+    @partial(jax.shard_map, mesh=mesh, in_specs=(shards, rows), out_specs=(PartitionSpec(), shards))
+    def loss_and_grads(params: Params, batch: Batch) -> tuple[jax.Array, Params]:
+        weight = lax.psum(jnp.sum(batch["labels"] >= 0), mesh.axis_names)
+        loss, grads = jax.value_and_grad(loss_of)(params, batch, jnp.maximum(weight, 1))
+        return lax.psum(loss, mesh.axis_names), grads
 
     def step(state: State, batch: Batch, learning_rate: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        loss, grads = jax.value_and_grad(loss_of)(state["params"], batch)
-        grads = lax.with_sharding_constraint(grads, shards)
+        loss, grads = loss_and_grads(state["params"], batch)
         norm = jnp.sqrt(sum(jnp.sum(jnp.square(grad)) for grad in jax.tree.leaves(grads)))
         factor = 1.0 if optimizer.clip_norm is None else jnp.minimum(1.0, optimizer.clip_norm / (norm + 1e-6))
         beta1, beta2 = optimizer.betas

@@ -3,7 +3,7 @@
 A checkpoint is a directory named by its step. It holds JSON and array data, nothing that is ever executed:
 
     <step>/state/     every array, by name, in TensorStore's format: each device writes its shards, and reads its own
-    <step>/manifest/  JSON: name -> logical shape, stored shape, dtype
+    <step>/manifest/  JSON: name -> logical shape, dtype
     <step>/extra/     JSON: what each process gave beside its arrays
 
 Orbax makes it atomic: it is written beside and renamed, so a run that is killed leaves its earlier checkpoints alone.
@@ -27,28 +27,21 @@ from orbax.checkpoint.checkpoint_managers import LatestN
 
 from wholestep.errors import CheckpointError, nearest
 
-SHOWN = 3
-"""How many differences between a checkpoint and a model an error names."""
-
-_REPLACED = ".replaced-"
-"""Prefix of a checkpoint that waits, out of the way, until the one that replaces it is complete."""
+_SHOWN = 3  # how many differences between a checkpoint and a model an error names
+_ASIDE = ".replaced-"  # prefix of a checkpoint that is out of the way until the one that replaces it is complete
 
 
 class Checkpoints:
     """The checkpoints in one directory; a context manager that finishes saving on its way out.
 
     In a run of several processes each of them makes one and calls the same methods in the same order.
-
-    Attributes:
-        directory: absolute path of the directory.
-        keep: how many checkpoints stay; None when opened for reading.
     """
 
     def __init__(self, directory: Path, keep: int | None = None) -> None:
-        """Open `directory`.
+        """Open `directory`; it is made if missing, and what an interrupted save left in it is removed.
 
         Args:
-            directory: made if missing; what an interrupted save left in it is removed.
+            directory: where one run's checkpoints are.
             keep: how many of the newest checkpoints stay. None opens for reading only: nothing is made or removed,
                 so that a directory can be read while a run saves to it.
 
@@ -63,12 +56,13 @@ class Checkpoints:
             preservation_policy=LatestN(keep), create=keep is not None, cleanup_tmp_directories=keep is not None
         )
         try:
+            if self.directory.exists() and not self.directory.is_dir():
+                raise NotADirectoryError("it is not a directory")
             self._manager = ocp.CheckpointManager(self.directory, options=options)
         except OSError as error:
             raise CheckpointError(f"{self.directory} cannot be opened for checkpoints: {_line(error)}") from error
-        if keep is not None:
-            self._settle_replaced()
-        self._replacing = False
+        self._replacing = keep is not None  # perhaps: a run may have been killed while it replaced one
+        self._settle_replaced()
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -103,19 +97,14 @@ class Checkpoints:
             TypeError: `extra` is not JSON-able.
         """
         assert self.keep is not None, "opened for reading"
-        assert state.keys() == shapes.keys(), f"names without array or shape: {sorted(state.keys() ^ shapes.keys())}"
-        for name, array in state.items():
-            assert _holds(array.shape, shapes[name]), f"{name}: {array.shape} does not hold {shapes[name]}"
+        _check_shapes(state, shapes)
         latest = self.latest()
         if latest is not None and latest > step:
             raise CheckpointError(
                 f"{self.directory} has a checkpoint of step {latest}, later than {step}: resume from it, move the "
                 "later ones away, or choose another directory"
             )
-        manifest = {
-            name: {"shape": list(shapes[name]), "stored": list(array.shape), "dtype": str(array.dtype)}
-            for name, array in state.items()
-        }
+        manifest = {name: {"shape": shapes[name], "dtype": str(array.dtype)} for name, array in state.items()}
         # Serialized here and now: the caller goes on to change what `extra` refers to.
         extras = [json.loads(text) for text in _all_processes(json.dumps(extra))]
         if latest == step:
@@ -136,8 +125,7 @@ class Checkpoints:
             self._manager.wait_until_finished()
         except Exception as error:
             raise self._failed(error) from error
-        if self._replacing:
-            self._settle_replaced()
+        self._settle_replaced()
 
     def steps(self) -> list[int]:
         """The steps of the complete checkpoints, ascending; waits for one that is being saved, as `wait` does."""
@@ -164,17 +152,18 @@ class Checkpoints:
             CheckpointError: there is no such checkpoint, it is incomplete or damaged, or it differs from what is
                 wanted in a name, a logical shape or a dtype; that is found before an array is read.
         """
-        assert like.keys() == shapes.keys(), f"names without array or shape: {sorted(like.keys() ^ shapes.keys())}"
-        saved = self._manifest(step)
+        _check_shapes(like, shapes)
         wanted = {name: jax.ShapeDtypeStruct(shapes[name], array.dtype) for name, array in like.items()}
-        self._compare(step, {name: _logical(entry) for name, entry in saved.items()}, wanted)
-        for name, array in like.items():
-            assert _holds(array.shape, shapes[name]), f"{name}: {array.shape} does not hold {shapes[name]}"
-            assert len(array.shape) == len(saved[name]["stored"]), f"{name}: {array.shape}, {saved[name]['stored']}"
+        differences = _differences(self.describe(step), wanted)
+        if differences:
+            more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
+            raise CheckpointError(
+                f"checkpoint {step} in {self.directory} differs: {'; '.join(differences[:_SHOWN])}{more}; another model?"
+            )
         arguments = {
             name: ocp.ArrayRestoreArgs(sharding=array.sharding, global_shape=array.shape, strict=False)
             for name, array in like.items()
-            if math.prod(saved[name]["stored"])
+            if math.prod(array.shape)
         }
         state = self._read(step, "state", _arrays(arguments))
         return {
@@ -201,7 +190,10 @@ class Checkpoints:
 
     def describe(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Name -> logical shape and dtype of everything in a checkpoint. Raises CheckpointError as `restore` does."""
-        return {name: _logical(entry) for name, entry in self._manifest(step).items()}
+        return {
+            name: jax.ShapeDtypeStruct(tuple(entry["shape"]), jnp.dtype(entry["dtype"]))
+            for name, entry in self._read(step, "manifest", ocp.args.JsonRestore()).items()
+        }
 
     def tensors(self, step: int, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Each of `names` with its whole value, of the logical shape, on the host; one at a time, no mesh needed.
@@ -209,22 +201,20 @@ class Checkpoints:
         Raises:
             CheckpointError: there is no such checkpoint or name, or the checkpoint is incomplete or damaged.
         """
-        saved, names = self._manifest(step), list(names)
+        saved, names = self.describe(step), list(names)
         for name in names:
             if name not in saved:
                 raise CheckpointError(
                     f"checkpoint {step} in {self.directory} has no {name!r}{nearest(name, saved.keys())}"
                 )
-        return ((name, self._tensor(step, name, _logical(saved[name]))) for name in names)
+        return ((name, self._tensor(step, name, saved[name])) for name in names)
 
     def _tensor(self, step: int, name: str, logical: jax.ShapeDtypeStruct) -> np.ndarray:
         if not logical.size:
             return np.zeros(logical.shape, logical.dtype)
         stored = self._read(step, "state", _arrays({name: ocp.RestoreArgs(restore_type=np.ndarray)}))[name]
-        return stored[tuple(slice(size) for size in logical.shape or (1,) * stored.ndim)].reshape(logical.shape)
-
-    def _manifest(self, step: int) -> dict[str, Any]:
-        return self._read(step, "manifest", ocp.args.JsonRestore())
+        real = tuple(slice(size) for size in logical.shape or (1,) * stored.ndim)
+        return np.asarray(stored[real]).reshape(logical.shape)
 
     def _read(self, step: int, item: str, arguments: Any) -> Any:
         """One item of a checkpoint. Raises CheckpointError, whatever is wrong with it."""
@@ -241,45 +231,27 @@ class Checkpoints:
                 "choose another"
             ) from error
 
-    def _compare(
-        self, step: int, saved: Mapping[str, jax.ShapeDtypeStruct], wanted: Mapping[str, jax.ShapeDtypeStruct]
-    ) -> None:
-        differences = []
-        for name in sorted(saved.keys() | wanted.keys()):
-            if name not in wanted:
-                differences.append(f"{name} {saved[name].shape} is not in the model")
-            elif name not in saved:
-                differences.append(f"{name} {wanted[name].shape} is not in the checkpoint")
-            elif saved[name].shape != wanted[name].shape:
-                differences.append(f"{name} has shape {saved[name].shape} there and {wanted[name].shape} here")
-            elif saved[name].dtype != wanted[name].dtype:
-                differences.append(f"{name} is {saved[name].dtype} there and {wanted[name].dtype} here")
-        if differences:
-            more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
-            raise CheckpointError(
-                f"checkpoint {step} in {self.directory} differs: {'; '.join(differences[:SHOWN])}{more}; another model?"
-            )
-
     def _failed(self, error: Exception) -> CheckpointError:
         # Orbax has already struck off its list what it would have removed had the save succeeded.
         self._manager.reload()
-        if self._replacing:
-            self._settle_replaced()
+        self._settle_replaced()
         return CheckpointError(f"a checkpoint could not be saved in {self.directory}: {_line(error)}")
 
     def _set_aside(self, step: int) -> None:
         """Move a checkpoint out of the way of one of the same step."""
         self._replacing = True
         if jax.process_index() == 0:
-            (self.directory / str(step)).rename(self.directory / f"{_REPLACED}{step}")
+            (self.directory / str(step)).rename(self.directory / f"{_ASIDE}{step}")
         multihost_utils.sync_global_devices("checkpoint set aside")
         self._manager.reload()
 
     def _settle_replaced(self) -> None:
         """Remove a checkpoint that was set aside if the new one is complete, and put it back if it is not."""
+        if not self._replacing:
+            return
         if jax.process_index() == 0:
-            for aside in self.directory.glob(f"{_REPLACED}*"):
-                new = self.directory / aside.name.removeprefix(_REPLACED)
+            for aside in self.directory.glob(f"{_ASIDE}*"):
+                new = self.directory / aside.name.removeprefix(_ASIDE)
                 if int(new.name) in self._manager.all_steps():
                     shutil.rmtree(aside)
                 else:
@@ -294,16 +266,27 @@ def _arrays(arguments: dict[str, ocp.RestoreArgs]) -> ocp.args.PyTreeRestore:
     return ocp.args.PyTreeRestore(dict.fromkeys(arguments, 0), restore_args=arguments, partial_restore=True)
 
 
-def _logical(entry: Mapping[str, Any]) -> jax.ShapeDtypeStruct:
-    """What the manifest says of one name."""
-    return jax.ShapeDtypeStruct(tuple(entry["shape"]), jnp.dtype(entry["dtype"]))
+def _differences(saved: Mapping[str, jax.ShapeDtypeStruct], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
+    """What differs in name, shape or dtype, in words, by name."""
+    differences = []
+    for name in sorted(saved.keys() | wanted.keys()):
+        if name not in wanted:
+            differences.append(f"{name} {saved[name].shape} is not in the model")
+        elif name not in saved:
+            differences.append(f"{name} {wanted[name].shape} is not in the checkpoint")
+        elif saved[name].shape != wanted[name].shape:
+            differences.append(f"{name} has shape {saved[name].shape} there and {wanted[name].shape} here")
+        elif saved[name].dtype != wanted[name].dtype:
+            differences.append(f"{name} is {saved[name].dtype} there and {wanted[name].dtype} here")
+    return differences
 
 
-def _holds(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """Whether an array of shape `stored` can be `shape` and padding."""
-    if not shape:
-        return len(stored) <= 1 and stored != (0,)
-    return len(stored) == len(shape) and all(size <= padded for size, padded in zip(shape, stored, strict=True))
+def _check_shapes(stored: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    assert stored.keys() == shapes.keys(), f"names without array or shape: {sorted(stored.keys() ^ shapes.keys())}"
+    for name, array in stored.items():
+        real = shapes[name] or (1,) * min(array.ndim, 1)
+        fits = len(real) == array.ndim and all(size <= padded for size, padded in zip(real, array.shape, strict=True))
+        assert fits, f"{name}: {array.shape} does not hold {shapes[name]}"
 
 
 def _zero_padding(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -50,7 +50,7 @@ def capture_initializers(module: nn.Module) -> dict[str, Initializer]:
         graph = trace(functionalize(initialize, remove="mutations_and_views"), []).graph
     initializers: dict[str, Initializer] = {}
     drawn_by: dict[fx.Node, str] = {}
-    for index, (name, result) in enumerate(zip(tensors, graph.output_node().args[0], strict=True)):  # type: ignore[arg-type]
+    for index, (name, result) in enumerate(zip(tensors, graph.output_node().args[0], strict=True)):
         needed = _ancestors(result)
         for node in needed:
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +12,7 @@ from wholestep.errors import NonFiniteError
 from wholestep.xla.program import Program, State
 
 
-def non_finite(program: Program, step: int, state: State, metrics: dict[str, jax.Array]) -> NonFiniteError:
+def non_finite(program: Program, step: int, state: State, metrics: Mapping[str, jax.Array]) -> NonFiniteError:
     """An error that names the first parameter, in the model's order, whose value or else whose gradient is not finite.
 
     Args:

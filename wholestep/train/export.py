@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ def export_run(directory: Path, target: Path) -> dict[str, Any]:
     parameters = dict(build_model(recipe).named_parameters())
     plan = {family.hf_name(name): parameter for name, parameter in parameters.items()}
     names = {f"parameter/{name}": family.hf_name(name) for name in parameters}
-    with contextlib.closing(Checkpoints(run.checkpoints, recipe.checkpoints.keep)) as checkpoints:
+    with Checkpoints(run.checkpoints) as checkpoints:
         step = checkpoints.latest()
         if step is None:
             raise CheckpointError(f"{directory} has no checkpoint to export")

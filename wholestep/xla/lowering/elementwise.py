@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import torch
@@ -11,7 +14,7 @@ from wholestep.xla.lowering.registry import Context, elementwise, lowers, result
 
 aten = torch.ops.aten
 
-for operator, function in {
+_UNARY: dict[Any, Callable[..., Any]] = {
     aten.abs.default: jnp.abs,
     aten.bitwise_not.default: jnp.invert,
     aten.cos.default: jnp.cos,
@@ -32,10 +35,10 @@ for operator, function in {
     aten.sin.default: jnp.sin,
     aten.sqrt.default: jnp.sqrt,
     aten.tanh.default: jnp.tanh,
-}.items():
-    elementwise(operator)(function)
+}
 
-for operator, function in {
+
+_BINARY: dict[Any, Callable[..., Any]] = {
     aten.bitwise_and: jnp.bitwise_and,
     aten.bitwise_or: jnp.bitwise_or,
     aten.bitwise_xor: jnp.bitwise_xor,
@@ -47,9 +50,12 @@ for operator, function in {
     aten.lt: jnp.less,
     aten.mul: jnp.multiply,
     aten.ne: jnp.not_equal,
-}.items():
-    for overload in ("Tensor", "Scalar"):
-        elementwise(getattr(operator, overload))(function)
+}
+
+for operator, function in _UNARY.items():
+    elementwise(operator)(function)
+for packet, function in _BINARY.items():
+    elementwise(packet.Tensor, packet.Scalar)(function)
 
 elementwise(aten.maximum.default)(jnp.maximum)
 elementwise(aten.minimum.default)(jnp.minimum)
