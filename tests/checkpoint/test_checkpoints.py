@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
 import signal
 import subprocess
 import sys
@@ -198,7 +201,7 @@ def test_a_replacement_that_is_killed_leaves_the_old(tmp_path: Path) -> None:
 def test_an_earlier_step_is_refused(tmp_path: Path) -> None:
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(5, place(values(), Mesh(fsdp=8)), SHAPES, {})
-        with pytest.raises(CheckpointError, match="has a checkpoint of step 5, later than 4"):
+        with pytest.raises(CheckpointError, match="has a checkpoint 5, later than 4"):
             checkpoints.save(4, place(values(), Mesh(fsdp=8)), SHAPES, {})
         assert checkpoints.steps() == [5]
 
@@ -238,7 +241,7 @@ def test_extra_of_other_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         checkpoints.wait()
         (tmp_path / "7/extra/metadata").write_text('{"processes": [{"place": 0}, {"place": 1}]}')
         assert checkpoints.extra(7, process=1) == {"place": 1}
-        with pytest.raises(CheckpointError, match="saved by 2 processes, and this run has 1"):
+        with pytest.raises(CheckpointError, match=r"saved by 2 processes, .* this run has 1: run as many"):
             checkpoints.extra(7)
 
 
@@ -292,14 +295,15 @@ def add(like: dict[str, Any], shapes: Shapes) -> None:
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (drop, r"parameter/norm.weight \(16,\) is not in the model; another model\?$"),
-        (add, r"parameter/new \(16,\) is not in the checkpoint; .*parameter/new3 .*; and 2 more; another model\?$"),
+        (drop, r"parameter/norm.weight is bfloat16 \(16,\) in it and missing in the model; another model\?$"),
+        (add, r": parameter/new is missing in it and bfloat16 \(16,\) in .*/new3 .*; and 2 more; another model\?$"),
         (
             change("parameter/norm.weight", shape=(24,)),
-            r"parameter/norm.weight has shape \(16,\) there and \(24,\) here",
+            r": parameter/norm.weight is bfloat16 \(16,\) in it and bfloat16 \(24,\) in the model; another",
         ),
-        (change("buffer/mask", dtype=jnp.int8), r"buffer/mask is bool there and int8 here"),
+        (change("buffer/mask", dtype=jnp.int8), r": buffer/mask is bool \(5,\) in it and int8 \(5,\) in the model"),
     ],
+    ids=["missing", "new", "shape", "dtype"],
 )
 def test_another_model_is_one_line(tmp_path: Path, edit: Callable[..., None], message: str) -> None:
     with Checkpoints(tmp_path, keep=1) as checkpoints:
@@ -335,6 +339,8 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+# Orbax leaves coroutines behind that it never awaits or looks at when a read fails.
+@pytest.mark.filterwarnings("ignore:.*coroutine:RuntimeWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("damage", [truncate, Path.unlink])
 @pytest.mark.parametrize("pattern", ["manifest/metadata", "state/manifest.ocdbt", "state/**/d/*"])
 def test_damage_is_found(tmp_path: Path, pattern: str, damage: Callable[[Path], None]) -> None:
@@ -346,9 +352,20 @@ def test_damage_is_found(tmp_path: Path, pattern: str, damage: Callable[[Path], 
         damage(path)
     with (
         Checkpoints(tmp_path, keep=1) as checkpoints,
-        pytest.raises(CheckpointError, match=r"checkpoint 7 in .* is incomplete or damaged"),
+        pytest.raises(CheckpointError, match=r"checkpoint 7 in .* cannot be read; it may be incomplete or damaged"),
     ):
         checkpoints.restore(7, specs(Mesh(fsdp=8), shapes), shapes)
+    gc.collect()
+
+
+def test_a_manifest_of_something_else(tmp_path: Path) -> None:
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(7, place(values(), Mesh(fsdp=8)), SHAPES, EXTRA)
+        checkpoints.wait()
+        for item, read in (("manifest", checkpoints.describe), ("extra", checkpoints.extra)):
+            (tmp_path / "7" / item / "metadata").write_text('{"parameter/w": {}}')
+            with pytest.raises(CheckpointError, match=rf"incomplete or damaged \({item}: "):
+                read(7)
 
 
 SAVE_AND_DIE = """
@@ -366,15 +383,12 @@ with Checkpoints(Path(sys.argv[1]), keep=2) as checkpoints:
 
 def written(directory: Path) -> int:
     """Bytes of the unfinished checkpoint, -1 without one."""
-    unfinished = [path for path in directory.iterdir() if path.name.startswith("2.")]
-    if not unfinished:
-        return -1
-    total = 0
-    for path in unfinished[0].rglob("*"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:  # renamed while we look
-            continue
+    total = -1
+    for folder, _, files in os.walk(directory):  # passes over what is renamed while we look
+        if "/2.orbax-checkpoint-tmp" in folder:
+            total += 1
+            with contextlib.suppress(FileNotFoundError):
+                total += sum((Path(folder) / file).stat().st_size for file in files)
     return total
 
 
@@ -405,19 +419,26 @@ def test_killed_while_saving(tmp_path: Path) -> None:
                 process.kill()
                 del alive[moment]
         time.sleep(0.001)
+    interrupted = 0
     for moment, process in processes.items():
         _, errors = process.communicate()
-        left = sorted(path.name for path in (tmp_path / moment).iterdir())
-        if moment != "complete":
-            assert process.returncode == -signal.SIGKILL, (moment, errors)
-            assert any(name.startswith("2.") for name in left), (moment, left)
+        complete = (tmp_path / moment / "2").exists()
+        assert process.returncode == -signal.SIGKILL or complete, (moment, errors)
+        interrupted += written(tmp_path / moment) >= 0
         with Checkpoints(tmp_path / moment, keep=2) as checkpoints:
-            assert checkpoints.steps() == ([1, 2] if moment == "complete" else [1]), moment
+            assert checkpoints.steps() == ([1, 2] if complete else [1]), moment
             assert_restored(checkpoints, 1, Mesh(fsdp=2), small)
             assert checkpoints.extra(1) == {"step": 1}
-            if moment == "complete":
+            if complete:
                 for name, array in checkpoints.tensors(2, large(10)):
                     assert_bitwise(array, large(10)[name], name)
             checkpoints.save(2, place(small, Mesh(fsdp=8)), {"parameter/w": (10, 2)}, {"step": 2})
             assert_restored(checkpoints, 2, Mesh(fsdp=6), small)
         assert sorted(path.name for path in (tmp_path / moment).iterdir()) == ["1", "2"]
+    assert interrupted, "every save was complete before it could be killed"
+
+
+def test_closing_tells_of_a_failed_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JsonCheckpointHandler, "_save_fn", disk_full)
+    with pytest.raises(CheckpointError, match="no space left"), Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(1, place(values(), Mesh(fsdp=8)), SHAPES, {})

@@ -12,9 +12,10 @@ Orbax makes it atomic: it is written beside and renamed, so a run that is killed
 from __future__ import annotations
 
 import json
-import math
+import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,8 @@ class Checkpoints:
     def __init__(self, directory: Path, keep: int | None = None) -> None:
         """Open `directory`; it is made if missing, and what an interrupted save left in it is removed.
 
-        Args:
-            directory: where one run's checkpoints are.
-            keep: how many of the newest checkpoints stay. None opens for reading only: nothing is made or removed,
-                so that a directory can be read while a run saves to it.
+        `keep` of the newest checkpoints stay. None opens for reading only: nothing is made or removed, so that a
+        directory can be read while a run saves to it.
 
         Raises:
             CheckpointError: `keep` is less than 1, or the directory cannot be opened.
@@ -60,7 +59,7 @@ class Checkpoints:
                 raise NotADirectoryError("it is not a directory")
             self._manager = ocp.CheckpointManager(self.directory, options=options)
         except OSError as error:
-            raise CheckpointError(f"{self.directory} cannot be opened for checkpoints: {_line(error)}") from error
+            raise CheckpointError(f"{self.directory} cannot be opened: {_line(error)}") from error
         self._replacing = keep is not None  # perhaps: a run may have been killed while it replaced one
         self._settle_replaced()
 
@@ -82,14 +81,11 @@ class Checkpoints:
     ) -> None:
         """Begin to save; returns once the arrays may be donated or deleted.
 
-        Waits for the save before, if that is still under way. The latest checkpoint may be saved again: the old one
-        is kept until the new one is complete.
+        Waits for the save before. The latest step may be saved again; the old one stays until the new is complete.
 
         Args:
-            step: names the checkpoint.
             state: name -> global array, of its stored shape.
-            shapes: name -> logical shape, without padding. A scalar, `()`, is stored as itself or as the first
-                element of a vector.
+            shapes: name -> logical shape, without padding; a scalar, `()`, may be stored as a vector's first element.
             extra: JSON-able; every process's own is kept.
 
         Raises:
@@ -100,17 +96,16 @@ class Checkpoints:
         _check_shapes(state, shapes)
         latest = self.latest()
         if latest is not None and latest > step:
-            raise CheckpointError(
-                f"{self.directory} has a checkpoint of step {latest}, later than {step}: resume from it, move the "
-                "later ones away, or choose another directory"
-            )
+            later = f"checkpoint {latest}, later than {step}"
+            raise CheckpointError(f"{self.directory} has a {later}: resume from it or choose another directory")
         manifest = {name: {"shape": shapes[name], "dtype": str(array.dtype)} for name, array in state.items()}
         # Serialized here and now: the caller goes on to change what `extra` refers to.
         extras = [json.loads(text) for text in _all_processes(json.dumps(extra))]
         if latest == step:
             self._set_aside(step)
+        arrays = {name: array for name, array in state.items() if array.size}
         items = ocp.args.Composite(
-            state=ocp.args.PyTreeSave({name: array for name, array in state.items() if array.size}),
+            state=ocp.args.PyTreeSave(arrays),
             manifest=ocp.args.JsonSave(manifest),
             extra=ocp.args.JsonSave({"processes": extras}),
         )
@@ -141,12 +136,8 @@ class Checkpoints:
     ) -> dict[str, jax.Array]:
         """The state of a checkpoint, on the mesh of `like`, whichever mesh it was saved on.
 
-        Each device's shards are read straight to it, and padding is zero.
-
-        Args:
-            step: one of `steps()`.
-            like: name -> stored shape, dtype and sharding that are wanted.
-            shapes: name -> logical shape.
+        `like` is name -> stored shape, dtype and sharding that are wanted, `shapes` name -> logical shape. Each
+        device's shards are read straight to it, and padding is zero.
 
         Raises:
             CheckpointError: there is no such checkpoint, it is incomplete or damaged, or it differs from what is
@@ -157,21 +148,17 @@ class Checkpoints:
         differences = _differences(self.describe(step), wanted)
         if differences:
             more = f"; and {len(differences) - _SHOWN} more" if len(differences) > _SHOWN else ""
-            raise CheckpointError(
-                f"checkpoint {step} in {self.directory} differs: {'; '.join(differences[:_SHOWN])}{more}; another model?"
-            )
+            text = "; ".join(differences[:_SHOWN]) + more
+            raise CheckpointError(f"checkpoint {step} in {self.directory} does not fit: {text}; another model?")
         arguments = {
             name: ocp.ArrayRestoreArgs(sharding=array.sharding, global_shape=array.shape, strict=False)
             for name, array in like.items()
-            if math.prod(array.shape)
+            if array.size  # Orbax stores nothing that is empty
         }
         state = self._read(step, "state", _arrays(arguments))
-        return {
-            name: _zero_padding(state[name], shapes[name])
-            if name in state
-            else jnp.zeros(array.shape, array.dtype, device=array.sharding)
-            for name, array in like.items()
-        }
+        for name in [name for name in like if name not in state]:
+            state[name] = jnp.zeros(like[name].shape, like[name].dtype, device=like[name].sharding)
+        return {name: _zero_padding(state[name], shapes[name]) for name in like}
 
     def extra(self, step: int, process: int | None = None) -> dict[str, Any]:
         """What a process gave as `extra` when it saved: process number `process`, by default this one.
@@ -180,20 +167,17 @@ class Checkpoints:
             CheckpointError: there is no such checkpoint, it is incomplete, or, without `process`, it was saved by
                 another number of processes, so that none of them is this one.
         """
-        extras = self._read(step, "extra", ocp.args.JsonRestore())["processes"]
+        extras = self._read(step, "extra", ocp.args.JsonRestore(), itemgetter("processes"))
         if process is None and len(extras) != jax.process_count():
             raise CheckpointError(
-                f"checkpoint {step} in {self.directory} was saved by {len(extras)} processes, and this run has "
-                f"{jax.process_count()}: what each of them kept fits none of these; run as many"
+                f"checkpoint {step} in {self.directory} was saved by {len(extras)} processes, each of which kept its "
+                f"own place in the data, and this run has {jax.process_count()}: run as many"
             )
         return extras[jax.process_index() if process is None else process]
 
     def describe(self, step: int) -> dict[str, jax.ShapeDtypeStruct]:
         """Name -> logical shape and dtype of everything in a checkpoint. Raises CheckpointError as `restore` does."""
-        return {
-            name: jax.ShapeDtypeStruct(tuple(entry["shape"]), jnp.dtype(entry["dtype"]))
-            for name, entry in self._read(step, "manifest", ocp.args.JsonRestore()).items()
-        }
+        return self._read(step, "manifest", ocp.args.JsonRestore(), _described)
 
     def tensors(self, step: int, names: Iterable[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Each of `names` with its whole value, of the logical shape, on the host; one at a time, no mesh needed.
@@ -204,9 +188,7 @@ class Checkpoints:
         saved, names = self.describe(step), list(names)
         for name in names:
             if name not in saved:
-                raise CheckpointError(
-                    f"checkpoint {step} in {self.directory} has no {name!r}{nearest(name, saved.keys())}"
-                )
+                raise CheckpointError(f"checkpoint {step} in {self.directory} has no {name!r}{nearest(name, saved)}")
         return ((name, self._tensor(step, name, saved[name])) for name in names)
 
     def _tensor(self, step: int, name: str, logical: jax.ShapeDtypeStruct) -> np.ndarray:
@@ -216,20 +198,17 @@ class Checkpoints:
         real = tuple(slice(size) for size in logical.shape or (1,) * stored.ndim)
         return np.asarray(stored[real]).reshape(logical.shape)
 
-    def _read(self, step: int, item: str, arguments: Any) -> Any:
-        """One item of a checkpoint. Raises CheckpointError, whatever is wrong with it."""
+    def _read(self, step: int, item: str, arguments: Any, parse: Callable[[Any], Any] = lambda value: value) -> Any:
+        """One item of a checkpoint, parsed. Raises CheckpointError, whatever is wrong with it."""
         steps = self.steps()
-        if not steps:
-            raise CheckpointError(f"there are no checkpoints in {self.directory}")
         if step not in steps:
-            raise CheckpointError(f"there is no checkpoint {step} in {self.directory}; there are {steps}")
+            missing = f"there is no checkpoint {step} in {self.directory}; there are {steps}"
+            raise CheckpointError(missing if steps else f"there are no checkpoints in {self.directory}")
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(**{item: arguments}))[item]
+            return parse(self._manager.restore(step, args=ocp.args.Composite(**{item: arguments}))[item])
         except Exception as error:
-            raise CheckpointError(
-                f"checkpoint {step} in {self.directory} is incomplete or damaged (its {item}: {_line(error)}); "
-                "choose another"
-            ) from error
+            problem = f"it may be incomplete or damaged ({item}: {_line(error)})"
+            raise CheckpointError(f"checkpoint {step} in {self.directory} cannot be read; {problem}") from error
 
     def _failed(self, error: Exception) -> CheckpointError:
         # Orbax has already struck off its list what it would have removed had the save succeeded.
@@ -266,19 +245,18 @@ def _arrays(arguments: dict[str, ocp.RestoreArgs]) -> ocp.args.PyTreeRestore:
     return ocp.args.PyTreeRestore(dict.fromkeys(arguments, 0), restore_args=arguments, partial_restore=True)
 
 
+def _described(manifest: Mapping[str, Any]) -> dict[str, jax.ShapeDtypeStruct]:
+    return {name: jax.ShapeDtypeStruct(tuple(it["shape"]), jnp.dtype(it["dtype"])) for name, it in manifest.items()}
+
+
 def _differences(saved: Mapping[str, jax.ShapeDtypeStruct], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> list[str]:
     """What differs in name, shape or dtype, in words, by name."""
-    differences = []
-    for name in sorted(saved.keys() | wanted.keys()):
-        if name not in wanted:
-            differences.append(f"{name} {saved[name].shape} is not in the model")
-        elif name not in saved:
-            differences.append(f"{name} {wanted[name].shape} is not in the checkpoint")
-        elif saved[name].shape != wanted[name].shape:
-            differences.append(f"{name} has shape {saved[name].shape} there and {wanted[name].shape} here")
-        elif saved[name].dtype != wanted[name].dtype:
-            differences.append(f"{name} is {saved[name].dtype} there and {wanted[name].dtype} here")
-    return differences
+
+    def said(spec: jax.ShapeDtypeStruct | None) -> str:
+        return f"{spec.dtype} {spec.shape}" if spec is not None else "missing"
+
+    pairs = [(name, said(saved.get(name)), said(wanted.get(name))) for name in sorted(saved.keys() | wanted.keys())]
+    return [f"{name} is {there} in it and {here} in the model" for name, there, here in pairs if there != here]
 
 
 def _check_shapes(stored: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -300,9 +278,9 @@ def _zero_padding(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
         starts = [part.start or 0 for part in shard.index]
         real = tuple(slice(max(size - start, 0)) for size, start in zip(shape, starts, strict=True))
         if any(part.stop < size for part, size in zip(real, data.shape, strict=True)):
-            local = np.zeros(data.shape, data.dtype)
-            local[real] = np.asarray(data)[real]
-            data = jax.device_put(local, data.sharding)
+            zeroed = np.zeros(data.shape, data.dtype)
+            zeroed[real] = np.asarray(data)[real]
+            data = jax.device_put(zeroed, data.sharding)
         shards.append(data)
     return jax.make_array_from_single_device_arrays(array.shape, array.sharding, shards)
 
@@ -318,6 +296,5 @@ def _all_processes(text: str) -> list[str]:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of an error's text, or its type."""
-    first = str(error).strip().partition("\n")[0]
-    return first[:300] or type(error).__name__
+    """What an error says first, without TensorStore's settings; or its type."""
+    return re.split(r"\n| \[tensorstore| See full", str(error).strip())[0] or type(error).__name__

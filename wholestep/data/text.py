@@ -29,6 +29,10 @@ READ_OPTIONS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)
 BATCHES_AHEAD = 2
 # A stream is shuffled in windows of this many documents, on top of the order of its files.
 STREAM_WINDOW = 1024
+# Rows are shuffled in windows of about this many tokens, and of at least so many batches: a long document fills many
+# rows one after the other, and a batch of one document's rows is a poor sample of the text.
+SHUFFLED_TOKENS = 2**18
+SHUFFLED_BATCHES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,13 +107,14 @@ class TextData:
         self._rows: int = identity["batch_size"] // self._processes
         self._held_out_batches: dict[int, int] = {}
         rows = pack_rows(self._train_tokens(identity["seed"]), self._length)
+        window = max(SHUFFLED_TOKENS // self._length, SHUFFLED_BATCHES * self._rows)
+        rows = WindowShuffleIterDataset(rows, window_size=window, seed=_mixed(identity["seed"]))
         batches = rows.batch(self._rows, drop_remainder=True, batch_fn=_stack)
         batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=BATCHES_AHEAD)
         self.train = TrainStream(iter(batches), identity)
 
     def _train_tokens(self, seed: int) -> grain.IterDataset:
-        # Mixed first, or seed 1's first epoch would be seed 0's second: grain adds the epoch to the seed.
-        shuffle_seed = int(np.random.SeedSequence(seed).generate_state(1)[0])
+        shuffle_seed = _mixed(seed)
         if isinstance(self._source, HubStream):
             documents = HubTrainDocuments(self._source, (self._process, self._processes), self._every, seed)
             shuffled = WindowShuffleIterDataset(documents, window_size=STREAM_WINDOW, seed=shuffle_seed)
@@ -261,6 +266,11 @@ class _OnePassIterator(grain.DatasetIterator):
 
     def set_state(self, state: dict[str, Any]) -> None:
         raise NotImplementedError("a single pass is never resumed")
+
+
+def _mixed(seed: int) -> int:
+    """A seed for grain. Unmixed, seed 1's first epoch would be seed 0's second: grain adds the epoch to the seed."""
+    return int(np.random.SeedSequence(seed).generate_state(1)[0])
 
 
 def _stack(rows: Sequence[Row]) -> Batch:

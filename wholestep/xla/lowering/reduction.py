@@ -12,39 +12,54 @@ from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 
 aten = torch.ops.aten
 
+# Sums and means are cast to their dtype first: given JAX's `dtype=` instead, bf16 would be added up in bf16, where
+# otherwise, as in PyTorch, it is added up in fp32 and rounded once.
+
+
+def _axes(x: jax.Array, dim: Sequence[int] | None) -> tuple[int, ...] | None:
+    """No dimensions are all of them; a tensor that has none takes 0 and -1 for one."""
+    return tuple(dim) if dim and x.ndim else None
+
 
 @lowers(aten.sum.dim_IntList, aten.sum.default, context=True)
 def sum_(
     ctx: Context, x: jax.Array, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: object = None
 ) -> jax.Array:
-    return jnp.sum(x, tuple(dim) if dim else None, result_dtype(ctx), keepdims=keepdim)
+    return jnp.sum(x.astype(result_dtype(ctx)), _axes(x, dim), keepdims=keepdim)
 
 
 @lowers(aten.mean.dim, aten.mean.default, context=True)
 def mean(
     ctx: Context, x: jax.Array, dim: Sequence[int] | None = None, keepdim: bool = False, dtype: object = None
 ) -> jax.Array:
-    return jnp.mean(x, tuple(dim) if dim else None, result_dtype(ctx), keepdims=keepdim)
+    return jnp.mean(x.astype(result_dtype(ctx)), _axes(x, dim), keepdims=keepdim)
 
 
 def _extreme(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    return lambda x, dim=(), keepdim=False: function(x, tuple(dim) or None, keepdims=keepdim)
+    return lambda x, dim=(), keepdim=False: function(x, _axes(x, dim), keepdims=keepdim)
 
 
 lowers(aten.amax.default)(_extreme(jnp.max))
 lowers(aten.amin.default)(_extreme(jnp.min))
 
 
-@lowers(aten.any.default, aten.any.dim, aten.any.dims)
-def any_(x: jax.Array, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> jax.Array:
-    return jnp.any(x, tuple(dim) if isinstance(dim, Sequence) else dim, keepdims=keepdim)
+@lowers(aten.any.default, aten.any.dim, aten.any.dims, context=True)
+def any_(ctx: Context, x: jax.Array, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> jax.Array:
+    # Unlike the reductions above, PyTorch takes an empty list of dimensions for none; and uint8 stays uint8.
+    axes = tuple(dim) if isinstance(dim, Sequence) else dim
+    return jnp.any(x, axes if x.ndim else None, keepdims=keepdim).astype(result_dtype(ctx))
 
 
-@lowers(aten._softmax.default)
-def softmax(x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
-    return jax.nn.softmax(x.astype(jnp.float32) if half_to_float else x, dim)
+@lowers(aten._softmax.default, context=True)
+def softmax(ctx: Context, x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
+    return _in_float32(jax.nn.softmax, ctx, x, dim)
 
 
-@lowers(aten._log_softmax.default)
-def log_softmax(x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
-    return jax.nn.log_softmax(x.astype(jnp.float32) if half_to_float else x, dim)
+@lowers(aten._log_softmax.default, context=True)
+def log_softmax(ctx: Context, x: jax.Array, dim: int, half_to_float: bool) -> jax.Array:
+    return _in_float32(jax.nn.log_softmax, ctx, x, dim)
+
+
+def _in_float32(function: Callable[..., jax.Array], ctx: Context, x: jax.Array, dim: int) -> jax.Array:
+    """As PyTorch does: a narrow softmax is rounded once, at its end."""
+    return function(x.astype(jnp.float32), dim if x.ndim else ()).astype(result_dtype(ctx))

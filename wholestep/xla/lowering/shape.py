@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from wholestep.xla.lowering.registry import Context, lowers
+from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 
 aten = torch.ops.aten
 
@@ -57,7 +57,8 @@ def split_with_sizes(x: jax.Array, sizes: Sequence[int], dim: int = 0) -> list[j
 
 @lowers(aten.cat.default, context=True)
 def cat(ctx: Context, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
-    return jnp.concatenate(tensors, dim)
+    filled = [x for x in tensors if x.shape != (0,)] or tensors  # PyTorch lets an empty vector join anything
+    return jnp.concatenate([x.astype(result_dtype(ctx)) for x in filled], dim)
 
 
 @lowers(aten.stack.default)

@@ -1,0 +1,38 @@
+# make train   make the environment, then train a small Llama 3 on real text
+# make test    everything CI checks: style, types, imports between rooms, tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: train test benchmark clean
+
+train: $(VENV)/.installed
+	$(BIN)/wholestep train llama3_debug
+
+test: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --numprocesses 2
+
+benchmark: $(VENV)/.installed
+	$(BIN)/python benchmarks/step_time.py
+
+# torch comes first and alone: its CPU build where the package index offers one, else the plain release, which brings
+# gigabytes of libraries for other accelerators.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	@echo "installing the tested versions (a few minutes the first time)"
+	$(PIP) torch==2.13.0+cpu 2>/dev/null || $(PIP) torch==2.13.0
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) runs
