@@ -1,12 +1,17 @@
 """Llama 3's training step written by hand in plain JAX: what `step_time.py` holds Wholestep's program against.
 
 The same maths in fp32 as `wholestep.models` under `NextToken` and `AdamW`, with nothing of the pipeline in it:
-parameters are a pytree with weights as [in, out], the gradient is `jax.value_and_grad`'s, and the mesh comes in by
-`NamedSharding` alone. Parameters and optimizer state are split over `fsdp`, rows of the batch over all axes.
+parameters are a pytree with weights as [in, out], the gradient is `jax.value_and_grad`'s, the step one `jax.jit` over
+arrays with a `NamedSharding`: parameters and optimizer state split over `fsdp`, rows of the batch over all axes.
 
-Suffixes: B batch, L sequence (queries), M sequence (keys), D model width, N query heads, K key/value heads, G query
-heads per key/value head, H head width, P rotary pairs, F feed-forward width, V vocabulary,
-T tokens (B * L).
+It is tuned as far as we could, measured on the CPU. Of what was tried, these were slower and are not here: leaving
+the gathers to sharding propagation (it all-reduces gradients and slices them, where `shard_map` with an explicit
+`all_gather` reduce-scatters), [B, L, ...] operands, attention by `einsum`, the loss by `take_along_axis`, weights as
+[out, in].
+
+Suffixes: B batch, L sequence (queries), M sequence (keys), T tokens (B * L), D model width, N query heads, K key/value
+heads, G query heads per key/value head, R rows that share keys and values (G * L), H head width, P rotary pairs,
+F feed-forward width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -87,14 +92,16 @@ def rotate(x_BLNH: jax.Array, cos_BL1P: jax.Array, sin_BL1P: jax.Array) -> jax.A
 
 
 def attend(q_BLNH: jax.Array, k_BLKH: jax.Array, v_BLKH: jax.Array, visible_BLM: jax.Array) -> jax.Array:
-    """Softmax attention whose key/value heads each serve a group of query heads; returns [B * L, N * H]."""
+    """Softmax attention; the G queries that share keys and values are rows of one product. Returns [T, N * H]."""
     B, L, N, H = q_BLNH.shape
     K = k_BLKH.shape[2]
-    q_BLKGH = q_BLNH.reshape(B, L, K, N // K, H)
-    scores_BKLGM = jnp.einsum("blkgh,bmkh->bklgm", q_BLKGH, k_BLKH) * H**-0.5
-    scores_BKLGM = jnp.where(visible_BLM[:, None, :, None], scores_BKLGM, -1e30)
-    probabilities_BKLGM = jax.nn.softmax(scores_BKLGM, axis=-1)
-    return jnp.einsum("bklgm,bmkh->blkgh", probabilities_BKLGM, v_BLKH).reshape(B * L, N * H)
+    G = N // K
+    q_BKRH = q_BLNH.reshape(B, L, K, G, H).transpose(0, 2, 3, 1, 4).reshape(B, K, G * L, H)
+    scores_BKRM = (q_BKRH @ k_BLKH.transpose(0, 2, 3, 1)) * H**-0.5
+    scores_BKGLM = jnp.where(visible_BLM[:, None, None], scores_BKRM.reshape(B, K, G, L, L), -1e30)
+    probabilities_BKRM = jax.nn.softmax(scores_BKGLM, axis=-1).reshape(B, K, G * L, L)
+    out_BKGLH = (probabilities_BKRM @ v_BLKH.transpose(0, 2, 1, 3)).reshape(B, K, G, L, H)
+    return out_BKGLH.transpose(0, 3, 1, 2, 4).reshape(B * L, N * H)
 
 
 def forward(
@@ -106,8 +113,7 @@ def forward(
     """logits_TV, of every token of the batch.
 
     Rows are flattened to tokens before they are multiplied: the gradient of a weight is then one plain product, where
-    XLA would transpose both [B, L, ...] operands first. `constrain` keeps activations split by tokens, so that
-    weights are what travels.
+    XLA would transpose both [B, L, ...] operands first.
     """
     segment_ids_BL = batch["segment_ids"]
     B, L = segment_ids_BL.shape
@@ -145,8 +151,12 @@ def train_step(
     """`(state, batch, learning_rate) -> (state, metrics)`, jitted; the state is donated."""
     rows, shards = PartitionSpec(mesh.axis_names), PartitionSpec("fsdp")
 
+    def whole(shard: jax.Array) -> jax.Array:
+        # Its gradient is a reduce-scatter. XLA copies in a gather from one device, so there is none.
+        return lax.all_gather(shard, "fsdp", tiled=True) if mesh.shape["fsdp"] > 1 else shard
+
     def loss_of(params: Params, batch: Batch, weight: jax.Array) -> jax.Array:
-        params = jax.tree.map(lambda p: lax.all_gather(p, "fsdp", tiled=True), params)
+        params = jax.tree.map(whole, params)
         losses_T = cross_entropy(forward(config, inverse_frequencies_P, params, batch), batch["labels"].reshape(-1))
         return jnp.sum(losses_T) / weight
 

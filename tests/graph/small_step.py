@@ -13,7 +13,22 @@ from wholestep.graph.optimizer import AdamW
 from wholestep.graph.step import StepGraph, graphs
 from wholestep.parallel import Mesh, Policy, simple_fsdp, simulated_device_mesh
 
-WIDTH = 6
+WIDTH, HIDDEN = 6, 10
+
+
+class Gain(nn.Module):
+    """A learned factor for each feature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(HIDDEN))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight
 
 
 class Stack(nn.Module):
@@ -21,12 +36,12 @@ class Stack(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Linear(WIDTH, 10)
-        self.norm = nn.RMSNorm(10, eps=1e-5)
-        self.last = nn.Linear(10, 3)
+        self.first = nn.Linear(WIDTH, HIDDEN)
+        self.gain = Gain()
+        self.last = nn.Linear(HIDDEN, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(self.norm(self.first(x)).tanh())
+        return self.last(self.gain(self.first(x)).tanh())
 
 
 def weighted_squares(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:

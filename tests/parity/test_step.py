@@ -109,3 +109,33 @@ def test_bf16_gather_and_fp32_reduce(mesh: Mesh) -> None:
         error = relative_error(gradients[name], parameter.grad.numpy())
         assert error < TOLERANCE[torch.bfloat16], f"gradient of {name} is off by {error:.1e}"
         assert np.isfinite(gradients[name]).all()
+
+
+@pytest.mark.parametrize("mesh", [Mesh(), Mesh(fsdp=4)], ids=str)
+def test_packed_documents_equal_documents_apart(mesh: Mesh) -> None:
+    """Four documents, packed two in a row and one in a row each, give one loss and one set of gradients."""
+    lengths, rng = [(5, 7), (3, 9), (11, 1), (6, 6)], np.random.default_rng(0)
+    documents = [[rng.integers(0, 53, (2, length)) for length in pair] for pair in lengths]
+
+    def rows(groups: list[list[np.ndarray]]) -> dict[str, np.ndarray]:
+        batch = {name: np.zeros((len(groups), LENGTH), np.int64) for name in fields(1, 1)}
+        batch["labels"][:] = -100
+        for row, group in enumerate(groups):
+            start = 0
+            for number, (tokens, labels) in enumerate(group, start=1):
+                here = (row, slice(start, start + len(tokens)))
+                batch["tokens"][here], batch["labels"][here] = tokens, labels
+                batch["positions"][here], batch["segment_ids"][here] = np.arange(len(tokens)), number
+                start += len(tokens)
+        return batch
+
+    results = []
+    for groups in (documents, [[document] for pair in documents for document in pair]):
+        run = captured(on_meta(tied=False), KeepGradients(), fields(len(groups), LENGTH), mesh)
+        batch = run.program.place_batch(rows(groups))
+        state, metrics = run.program(run.state, batch, {"learning_rate": 0.0, "step": 1})
+        results.append((float(metrics["loss"]), unpadded(state, "grad", tiny_config().build())))
+    (packed_loss, packed), (loss, apart) = results
+    assert packed_loss == pytest.approx(loss, rel=TOLERANCE[torch.float32])
+    for name, gradient in apart.items():
+        assert relative_error(packed[name], gradient) < TOLERANCE[torch.float32], name

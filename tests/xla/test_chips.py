@@ -24,7 +24,8 @@ def test_names_and_kinds_are_unique() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "devices", "flops"), [("TPU v5 lite", 4, 4 * 197e12), ("TPU v6 lite", 8, 8 * 918e12), ("TPU7x", 8, 4 * 2307e12)]
+    ("kind", "devices", "flops"),
+    [("TPU v5 lite", 4, 4 * 197e12), ("TPU v6 lite", 8, 8 * 918e12), ("TPU7x", 8, 4 * 2307e12)],
 )
 def test_the_peak_of_a_mesh_is_its_chips_together(kind: str, devices: int, flops: float) -> None:
     peak = peak_of(mesh_of(kind, devices))

@@ -21,7 +21,7 @@ from wholestep.train.run_directory import RunDirectory, write_json
 from wholestep.train.state import initial_state, state_from_huggingface
 from wholestep.train.summary import draw_loss_curve, summarize
 from wholestep.train.trainer import Trainer
-from wholestep.xla.compile_cache import enable_compile_cache
+from wholestep.xla.compile_cache import count_compiles, enable_compile_cache
 
 DEFAULT_RECIPE = "llama3_debug"
 
@@ -54,14 +54,18 @@ def launch(options: Options, console: Console) -> dict[str, Any]:
     description, run = _resumed_run(options) if options.resume else _new_run(options)
     recipe = description.build()
     enable_compile_cache(cache_root() / "xla")
-    with Display(console) as display:
+    with Display(console) as display, count_compiles() as counts:
         trainer = Trainer(recipe, run, display)
         description.write(run.recipe)
         make_state = initial_state
         if options.init is not None:
             make_state = partial(state_from_huggingface, directory=options.init, hf_name=description.family.hf_name)
         outcome = trainer.train(resume=options.resume, make_state=make_state, profile=options.profile)
-    summary = summarize(outcome, description.recipe, recipe.model.num_parameters(), run)
+    summary = {
+        **summarize(outcome, description.recipe, recipe.model.num_parameters(), run),
+        "compiled_programs": counts.compiled,
+        "cached_programs": counts.hits,
+    }
     write_json(run.summary, summary)
     draw_loss_curve(run.metrics, run.loss_curve)
     return summary

@@ -1,0 +1,3 @@
+from tiny_run import corpus, overrides, own_cache, recipe
+
+__all__ = ["corpus", "overrides", "own_cache", "recipe"]
