@@ -1,30 +1,60 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import grain
 import numpy as np
 import pytest
+from grain._src.python.dataset.transformations import shuffle as grain_shuffle
+from grain.experimental import WindowShuffleIterDataset
 
 from wholestep.data import Text, TextData, open_source
 from wholestep.data import text as module
 from wholestep.data.documents import Documents
-from wholestep.data.hub import is_held_out
+from wholestep.data.hub import HubTrainDocuments, is_held_out
 from wholestep.data.text import Batch
 from wholestep.errors import ConfigError, DataError
 
 FIELDS = ["tokens", "labels", "positions", "segment_ids"]
 Pairs = tuple[tuple[int, int], ...]
+LETTERS = "ABCDEFGHIJKLMNOPQRST"
+# The same numbers as grain's own; it takes a millisecond for each of a few, and these tests ask for them over and over.
+index_shuffle = cache(grain_shuffle.index_shuffle.index_shuffle)
+SHUFFLED = {name: getattr(module, name) for name in ("SHUFFLED_TOKENS", "SHUFFLED_BATCHES")}
+
+
+def shuffle(monkeypatch: pytest.MonkeyPatch, **constants: int) -> None:
+    for name, value in constants.items():
+        monkeypatch.setattr(module, name, value)
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows of 20 rows of 16 tokens, fewer than an epoch has; of 106 rows of 3; and of two batches if more."""
+    shuffle(monkeypatch, SHUFFLED_TOKENS=320, SHUFFLED_BATCHES=2)
+    monkeypatch.setattr(grain_shuffle.index_shuffle, "index_shuffle", index_shuffle)
 
 
 @pytest.fixture
 def corpus(write_corpus: Callable[..., Path]) -> Text:
     """23 documents; 19 to train on, 4 held out."""
     return Text(source=str(write_corpus(23)), tokenizer_vocab_size=280, validation_every=5)
+
+
+@pytest.fixture
+def letters(tmp_path: Path) -> Text:
+    """20 documents, each of one letter and three rows of 16 long; 16 to train on, 4 held out. Every row of theirs
+    starts a document or goes on with one, and the sixteen are a whole number of windows of 12 rows."""
+    lines = [json.dumps({"text": letter * 47}) for letter in LETTERS]
+    (tmp_path / "letters.jsonl").write_text("\n".join(lines))
+    return Text(source=str(tmp_path / "letters.jsonl"), tokenizer_vocab_size=258, validation_every=5)
 
 
 @pytest.fixture
@@ -38,6 +68,21 @@ def build() -> Iterator[Callable[..., TextData]]:
     yield make
     for data in built:
         data.train.close()
+
+
+@pytest.fixture
+def build_in_order(build: Callable[..., TextData], monkeypatch: pytest.MonkeyPatch) -> Callable[..., TextData]:
+    """`build` without the shuffle of rows: they come in the order in which documents were packed into them."""
+
+    def only_documents(parent: grain.IterDataset, **window: int) -> grain.IterDataset:
+        return WindowShuffleIterDataset(parent, **window) if isinstance(parent, HubTrainDocuments) else parent
+
+    def make(*arguments: Any, **processes: int) -> TextData:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "WindowShuffleIterDataset", only_documents)
+            return build(*arguments, **processes)
+
+    return make
 
 
 def take(data: TextData, count: int) -> list[Batch]:
@@ -59,6 +104,23 @@ def pairs_of(batches: list[Batch]) -> list[tuple[int, int]]:
         for token, label in zip(batch["tokens"].flat, batch["labels"].flat, strict=True)
         if label != -100
     ]
+
+
+def rows_of(batches: list[Batch]) -> list[tuple[bytes, ...]]:
+    """Every row, all its fields together."""
+    return [tuple(field.tobytes() for field in row) for batch in batches for row in zip(*batch.values(), strict=True)]
+
+
+def assert_shuffled(batches: list[Batch], in_order: list[Batch], window: int, windows: int) -> None:
+    """The rows of every window are those of the same window in order, no more and no fewer, in an order of its own."""
+    shuffled, ordered = rows_of(batches), rows_of(in_order)
+    orders = {tuple(range(window))}
+    for start in range(0, windows * window, window):
+        one, other = shuffled[start : start + window], ordered[start : start + window]
+        assert len(one) == window and Counter(one) == Counter(other)
+        assert Counter(one[: window // 2]) != Counter(other[: window // 2])  # not two smaller windows
+        orders.add(tuple(other.index(row) for row in one))
+    assert len(orders) == windows + 1
 
 
 def documents_of(batches: list[Batch], bos: int | None) -> list[Pairs]:
@@ -101,8 +163,10 @@ def test_shapes_and_types(corpus: Text, build: Callable[..., TextData]) -> None:
     assert max(int(batch["tokens"].max()) for batch in batches) < 280
 
 
-def test_every_epoch_has_every_document_once_in_another_order(corpus: Text, build: Callable[..., TextData]) -> None:
-    data = build(corpus)
+def test_every_epoch_has_every_document_once_in_another_order(
+    corpus: Text, build_in_order: Callable[..., TextData]
+) -> None:
+    data = build_in_order(corpus)
     expected = encoded(data, trained_on(texts_of(corpus)))
     assert len(expected) == 19
     epochs = 3
@@ -116,6 +180,85 @@ def test_every_epoch_has_every_document_once_in_another_order(corpus: Text, buil
     assert orders[0] != orders[1] != orders[2] != orders[0]
 
 
+@pytest.mark.parametrize(
+    ("length", "window", "windows"),
+    [(16, 20, 8), (3, 106, 4), (200, 8, 3)],  # shorter than an epoch; not a whole number of batches; of several epochs
+)
+def test_rows_are_shuffled_within_windows(
+    corpus: Text,
+    build: Callable[..., TextData],
+    build_in_order: Callable[..., TextData],
+    length: int,
+    window: int,
+    windows: int,
+) -> None:
+    count = -(-window * windows // 4)
+    in_order = take(build_in_order(corpus, length), count)
+    epoch = encoded(build(corpus), trained_on(texts_of(corpus)))
+    assert len(pairs_of(in_order)) > 2 * sum(map(len, epoch))
+    assert_shuffled(take(build(corpus, length), count), in_order, window, windows)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 4])
+def test_every_pair_is_trained_on_once_an_epoch_by_one_process(
+    letters: Text, build: Callable[..., TextData], monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    shuffle(monkeypatch, SHUFFLED_TOKENS=12 * 16)
+    epochs = 4
+    of_process = []
+    for index in range(processes):
+        data = build(letters, 16, 4, process_index=index, process_count=processes)
+        batches = take(data, 12 * epochs)  # 48 rows an epoch, for all processes together
+        of_process.append([pairs_of(batches[epoch * 12 : (epoch + 1) * 12]) for epoch in range(epochs)])
+    documents = encoded(data, [letter * 47 for letter in trained_on([*LETTERS])])
+    expected = Counter(pair for document in documents for pair in document)
+    for pairs in zip(*of_process, strict=True):  # epoch by epoch
+        assert sum(map(Counter, pairs), Counter()) == expected
+        inner = [{pair for pair in own if pair[0] == pair[1]} for own in pairs]  # tells which documents
+        assert sum(map(len, inner)) == len(set().union(*inner)) == 16
+    for own in of_process:
+        assert len(set(map(tuple, own))) == epochs  # each in another order
+
+
+@pytest.mark.parametrize(("length", "rows", "window"), [(512, 8, 512), (1024, 64, 512)])
+def test_a_batch_of_a_real_run_mixes_documents(
+    tmp_path: Path,
+    build: Callable[..., TextData],
+    build_in_order: Callable[..., TextData],
+    monkeypatch: pytest.MonkeyPatch,
+    length: int,
+    rows: int,
+    window: int,
+) -> None:
+    shuffle(monkeypatch, **SHUFFLED)
+    texts = ["".join(f"{letter}{number:06}" for number in range(7_300)) for letter in LETTERS[:12]]  # 51,100 tokens
+    (tmp_path / "long.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    text = Text(source=str(tmp_path / "long.jsonl"), tokenizer_vocab_size=258, validation_every=6)
+    data = build(text, length, rows)
+    batches, in_order = take(data, window // rows), take(build_in_order(text, length, rows), window // rows)
+    assert_shuffled(batches, in_order, window, 1)
+
+    def mixed(batch: Batch) -> int:
+        return len({*data.tokenizer.decode(np.unique(batch["tokens"]))} & {*LETTERS})
+
+    assert min(map(mixed, batches)) > 1
+    if rows == 8:  # what the shuffle is for
+        assert np.mean([mixed(batch) == 1 for batch in in_order]) > 0.8
+
+
+def test_the_largest_seed_of_grain(
+    corpus: Text, build: Callable[..., TextData], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Largest:
+        def __init__(self, entropy: object) -> None: ...
+
+        def generate_state(self, count: int) -> np.ndarray:
+            return np.full(count, 2**32 - 1, np.uint32)
+
+    monkeypatch.setattr("numpy.random.SeedSequence", Largest)
+    assert len(take(build(corpus), 30)) == 30  # grain counts on from it with every window
+
+
 def test_two_builds_are_the_same_and_another_seed_is_not(corpus: Text, build: Callable[..., TextData]) -> None:
     first = take(build(corpus), 12)
     assert_same(first, take(build(corpus), 12))
@@ -123,41 +266,63 @@ def test_two_builds_are_the_same_and_another_seed_is_not(corpus: Text, build: Ca
     assert pairs_of(first) != pairs_of(take(build(other), 12))
 
 
-@pytest.mark.parametrize("length", [3, 16, 200])
-def test_resume_is_exact_once_twice_and_three_times(corpus: Text, build: Callable[..., TextData], length: int) -> None:
-    count = 60 if length < 100 else 12  # several epochs
-    data = build(corpus, length)
+@pytest.mark.parametrize(
+    ("source", "length", "rows", "count"),
+    [("corpus", 3, 4, 112), ("corpus", 16, 4, 28), ("corpus", 200, 2, 9), ("letters", 16, 4, 28)],
+)
+def test_resume_is_exact_once_twice_and_three_times(
+    request: pytest.FixtureRequest,
+    build: Callable[..., TextData],
+    source: str,
+    length: int,
+    rows: int,
+    count: int,
+) -> None:
+    text = request.getfixturevalue(source)
+    data = build(text, length, rows)
     states, reference = [json.dumps(data.train.get_state())], []
     for _ in range(count):
         reference += take(data, 1)
         states.append(json.dumps(data.train.get_state()))
-    for place in (0, 1, 2, count // 3, count // 2, count - 2):
-        resumed = build(corpus, length)
+    assert json.loads(states[-1])["place"]["window_index"] >= 4
+    if source == "letters":  # no document is cut where a window starts; JSON makes a list of grain's (-1, -1)
+        assert '"remainder_slices": {"pairs": [-1, -1]}' in states[12]
+    for place in range(count + 1):
+        resumed = build(text, length, rows)
         resumed.train.set_state(json.loads(states[place]))
         assert json.dumps(resumed.train.get_state()) == states[place]
-        assert_same(take(resumed, 2), reference[place : place + 2])
-        assert json.dumps(resumed.train.get_state()) == states[place + 2]
-    state = json.loads(states[1])
+        following = min(7, count - place)  # of rows of 16, five batches are a window; of 3, 26.5; of 200, two
+        assert_same(take(resumed, following), reference[place : place + following])
+        assert json.dumps(resumed.train.get_state()) == states[place + following]
+        resumed.train.close()
     step = count // 4
-    for place in (1, 1 + step, 1 + 2 * step):  # each from the state that the one before saved
-        resumed = build(corpus, length)
-        resumed.train.set_state(state)
-        assert_same(take(resumed, step), reference[place : place + step])
-        state = json.loads(json.dumps(resumed.train.get_state()))
+    for first in (1, 3):
+        state = json.loads(states[first])
+        for place in range(first, first + 3 * step, step):  # each from the state that the one before saved
+            resumed = build(text, length, rows)
+            resumed.train.set_state(state)
+            assert_same(take(resumed, step), reference[place : place + step])
+            state = json.loads(json.dumps(resumed.train.get_state()))
     data.train.set_state(json.loads(states[0]))  # also back, in a stream that has run
     assert_same(take(data, count), reference)
 
 
 def test_the_state_is_of_the_batches_handed_out(corpus: Text, build: Callable[..., TextData]) -> None:
     data = build(corpus)
-    take(data, 3)
-    before = data.train.get_state()
-    following = take(data, 1)
+    for number in range(1, 12):
+        take(data, 1)
+        before = data.train.get_state()
+        time.sleep(0.02)  # the next batches are made, where five are a window also of the next window
+        assert data.train.get_state() == before
+        assert before["place"]["pos_in_window"] == 1 + (4 * number - 1) % 20
+    following = take(data, 9)
     data.train.set_state(before)
-    assert_same(take(data, 1), following)
+    assert_same(take(data, 9), following)
+    state = data.train.get_state()
     copy = data.train.get_state()
-    copy["place"]["parent_state"] = "spoiled"  # what a caller does to a state does not reach the stream
-    assert data.train.get_state()["place"]["parent_state"] != "spoiled"
+    copy["place"]["parent_window_start_state"]["parent_state"] = "spoiled"  # does not reach the stream
+    copy["place"]["pos_in_window"] = -1
+    assert data.train.get_state() == state
 
 
 def test_a_state_of_other_data_is_refused(
@@ -183,14 +348,18 @@ def test_a_state_of_other_data_is_refused(
         build(corpus).train.set_state({**state, "place": {}})
 
 
-def test_processes_share_out_every_epoch(corpus: Text, build: Callable[..., TextData]) -> None:
+def test_processes_share_out_every_epoch(
+    corpus: Text, build: Callable[..., TextData], build_in_order: Callable[..., TextData]
+) -> None:
     found: Counter[Pairs] = Counter()
     for index in range(3):
-        data = build(corpus, 16, 6, process_index=index, process_count=3)
+        processes = {"process_index": index, "process_count": 3}
+        data = build_in_order(corpus, 16, 6, **processes)
         batches = take(data, 60)
         assert batches[0]["tokens"].shape == (2, 16)
         own = len(range(index, 19, 3))  # of the first epoch's 19
         found += Counter(documents_of(batches, data.tokenizer.bos_id)[:own])
+        assert_shuffled(take(build(corpus, 16, 6, **processes), 60), batches, 20, 6)
     expected = encoded(data, trained_on(texts_of(corpus)))
     assert found == expected and set(found.values()) == {1}
 
@@ -272,11 +441,16 @@ HUB = Text(source="owner/name", tokenizer_vocab_size=280, validation_every=5)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_stream_is_shared_out_and_split(hub: list[str], build: Callable[..., TextData], processes: int) -> None:
+def test_a_stream_is_shared_out_and_split(
+    hub: list[str], build: Callable[..., TextData], build_in_order: Callable[..., TextData], processes: int
+) -> None:
     trained, validated = Counter[Pairs](), Counter[Pairs]()
     for index in range(processes):
-        data = build(HUB, 16, 6, process_index=index, process_count=processes)
-        documents = documents_of(take(data, 50 // processes), data.tokenizer.bos_id)
+        place = {"process_index": index, "process_count": processes}
+        data = build_in_order(HUB, 16, 6, **place)
+        in_order = take(data, 50)
+        assert_shuffled(take(build(HUB, 16, 6, **place), 50), in_order, 20, 3)
+        documents = documents_of(in_order, data.tokenizer.bos_id)
         trained += Counter(documents[:-1])  # the last is cut
         batches = list(data.validation(40))
         assert processes == 1 or len(batches) == 40
@@ -289,14 +463,15 @@ def test_a_stream_is_shared_out_and_split(hub: list[str], build: Callable[..., T
 def test_a_stream_resumes_exactly(
     hub: list[str], build: Callable[..., TextData], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "STREAM_WINDOW", 8)
+    monkeypatch.setattr(module, "STREAM_WINDOW", 16)
     data = build(HUB)
     states, reference = [], []
-    for _ in range(40):
+    for _ in range(32):
         states.append(json.dumps(data.train.get_state()))
         reference += take(data, 1)
-    assert json.loads(states[-1])["place"]["parent_state"]["parent_window_start_state"]["epoch"] >= 1
-    for place in (0, 1, 7, 20, 30):
+    rows = json.loads(states[-1])["place"]["parent_window_start_state"]
+    assert rows["parent_state"]["parent_window_start_state"]["epoch"] >= 1
+    for place in (0, 1, 2, 3, 4, 5, 7, 10, 22):  # a window of rows is five batches
         resumed = build(HUB)
         resumed.train.set_state(json.loads(states[place]))
         assert_same(take(resumed, 5), reference[place : place + 5])

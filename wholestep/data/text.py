@@ -24,9 +24,8 @@ from wholestep.errors import ConfigError, DataError
 
 Batch = dict[str, np.ndarray]
 
-# Documents tokenized ahead, and batches ready ahead. Two threads tokenize over 1M tokens/s on two cores.
+# Documents tokenized ahead. Two threads tokenize over 1M tokens/s on two cores.
 READ_OPTIONS = grain.ReadOptions(num_threads=2, prefetch_buffer_size=16)
-BATCHES_AHEAD = 2
 # A stream is shuffled in windows of this many documents, on top of the order of its files.
 STREAM_WINDOW = 1024
 # Rows are shuffled in windows of about this many tokens, and of at least so many batches: a long document fills many
@@ -110,7 +109,8 @@ class TextData:
         window = max(SHUFFLED_TOKENS // self._length, SHUFFLED_BATCHES * self._rows)
         rows = WindowShuffleIterDataset(rows, window_size=window, seed=_mixed(identity["seed"]))
         batches = rows.batch(self._rows, drop_remainder=True, batch_fn=_stack)
-        batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=BATCHES_AHEAD)
+        # A window ahead: the next one is filled while this one is used up, so that training never waits for it.
+        batches = ThreadPrefetchIterDataset(batches, prefetch_buffer_size=window // self._rows)
         self.train = TrainStream(iter(batches), identity)
 
     def _train_tokens(self, seed: int) -> grain.IterDataset:
@@ -269,8 +269,9 @@ class _OnePassIterator(grain.DatasetIterator):
 
 
 def _mixed(seed: int) -> int:
-    """A seed for grain. Unmixed, seed 1's first epoch would be seed 0's second: grain adds the epoch to the seed."""
-    return int(np.random.SeedSequence(seed).generate_state(1)[0])
+    """A seed for grain. Unmixed, seed 1's first epoch would be seed 0's second: grain adds the epoch to the seed, and
+    the number of the window, and fails when that comes to 2**32."""
+    return int(np.random.SeedSequence(seed).generate_state(1)[0]) // 2
 
 
 def _stack(rows: Sequence[Row]) -> Batch:

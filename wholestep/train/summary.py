@@ -37,6 +37,7 @@ def summarize(outcome: Outcome, recipe_name: str, parameters: int, run: RunDirec
         "peak_source": outcome.peak.source if outcome.peak else None,
         "memory_bytes": outcome.last.memory_bytes if outcome.last else None,
         "directory": str(run.path),
+        "loss_curve": str(run.loss_curve),
     }
 
 
@@ -60,6 +61,7 @@ def summary_table(summary: dict[str, Any]) -> Table:
     if summary["memory_bytes"] is not None:
         table.add_row("memory", f"{summary['memory_bytes'] / 2**30:.2f} GiB")
     table.add_row("folder", summary["directory"])
+    table.add_row("loss curve", summary["loss_curve"])
     return table
 
 
