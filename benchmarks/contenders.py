@@ -64,9 +64,9 @@ class HandWrittenJax:
     name = "jax"
 
     def __init__(self, recipe: Recipe, batch: Arrays, parameters: Arrays, buffers: Arrays) -> None:
-        mesh = device_mesh(recipe.mesh)
+        mesh = jax.sharding.Mesh(device_mesh(recipe.mesh).devices.ravel(), ("fsdp",))
         self.mesh, self.config = str(recipe.mesh), recipe.model
-        self.batch, self.rows = batch, NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+        self.batch, self.rows = batch, NamedSharding(mesh, PartitionSpec("fsdp"))
         self.state = llama_jax.init_state(recipe.model, parameters, mesh)
         step = llama_jax.train_step(recipe.model, recipe.optimizer, buffers["rotary.inverse_frequencies"], mesh)
         self.executable = step.lower(self.state, self._placed(), np.float32(0)).compile()
@@ -149,6 +149,8 @@ def check_comparable(recipe: Recipe) -> None:
         raise click.ClickException(
             "the contenders run in fp32 and in one pass: precision.gather=float32 microbatches=1"
         )
+    if recipe.mesh.replicate != 1:
+        raise click.ClickException(f"hand-written JAX shards over fsdp alone; mesh {recipe.mesh} has replicas")
     layer = recipe.model.layers[0]
     sizes = {recipe.model.dim, recipe.model.vocab_size, layer.feed_forward.hidden_dim}
     sizes |= {heads * layer.attention.head_dim for heads in (layer.attention.num_heads, layer.attention.num_kv_heads)}

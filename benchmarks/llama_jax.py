@@ -2,7 +2,7 @@
 
 The same maths in fp32 as `wholestep.models` under `NextToken` and `AdamW`, with nothing of the pipeline in it:
 parameters are a pytree with weights as [in, out], the gradient is `jax.value_and_grad`'s, the step one `jax.jit` over
-arrays with a `NamedSharding`: parameters and optimizer state split over `fsdp`, rows of the batch over all axes.
+arrays with a `NamedSharding` over the mesh's one axis, `fsdp`: parameters, optimizer state and rows of the batch.
 
 It is tuned as far as we could, measured on the CPU. Of what was tried, these were slower and are not here: leaving
 the gathers to sharding propagation (it all-reduces gradients and slices them, where `shard_map` with an explicit
@@ -149,7 +149,7 @@ def train_step(
     config: Decoder.Config, optimizer: AdamW, inverse_frequencies_P: np.ndarray, mesh: jax.sharding.Mesh
 ) -> Callable[[State, Batch, float], tuple[State, dict[str, jax.Array]]]:
     """`(state, batch, learning_rate) -> (state, metrics)`, jitted; the state is donated."""
-    rows, shards = PartitionSpec(mesh.axis_names), PartitionSpec("fsdp")
+    shards = PartitionSpec("fsdp")
 
     def whole(shard: jax.Array) -> jax.Array:
         # Its gradient is a reduce-scatter. XLA copies in a gather from one device, so there is none.
@@ -160,15 +160,15 @@ def train_step(
         losses_T = cross_entropy(forward(config, inverse_frequencies_P, params, batch), batch["labels"].reshape(-1))
         return jnp.sum(losses_T) / weight
 
-    @partial(jax.shard_map, mesh=mesh, in_specs=(shards, rows), out_specs=(PartitionSpec(), shards))
-    def loss_and_grads(params: Params, batch: Batch) -> tuple[jax.Array, Params]:
-        weight = lax.psum(jnp.sum(batch["labels"] >= 0), mesh.axis_names)
+    @partial(jax.shard_map, mesh=mesh, in_specs=(shards, shards), out_specs=(PartitionSpec(), PartitionSpec(), shards))
+    def loss_norm_grads(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array, Params]:
+        weight = lax.psum(jnp.sum(batch["labels"] >= 0), "fsdp")
         loss, grads = jax.value_and_grad(loss_of)(params, batch, jnp.maximum(weight, 1))
-        return lax.psum(loss, mesh.axis_names), grads
+        squares = sum(jnp.sum(jnp.square(grad)) for grad in jax.tree.leaves(grads))
+        return lax.psum(loss, "fsdp"), jnp.sqrt(lax.psum(squares, "fsdp")), grads
 
     def step(state: State, batch: Batch, learning_rate: jax.Array) -> tuple[State, dict[str, jax.Array]]:
-        loss, grads = loss_and_grads(state["params"], batch)
-        norm = jnp.sqrt(sum(jnp.sum(jnp.square(grad)) for grad in jax.tree.leaves(grads)))
+        loss, norm, grads = loss_norm_grads(state["params"], batch)
         factor = 1.0 if optimizer.clip_norm is None else jnp.minimum(1.0, optimizer.clip_norm / (norm + 1e-6))
         beta1, beta2 = optimizer.betas
         number = state["step"] + 1

@@ -112,7 +112,9 @@ def machine() -> dict[str, Any]:
 
 def prepare(recipe: Recipe, meshes: Sequence[Mesh]) -> tuple[list[Contender], dict[str, str]]:
     """Every contender after `AGREEMENT_STEPS` steps, agreeing; and for one that cannot run here, why."""
-    batch, contenders, failed = packed_batch(recipe), [], {}
+    batch = packed_batch(recipe)
+    contenders: list[Contender] = []
+    failed: dict[str, str] = {}
     for mesh in meshes:
         sharded = dataclasses.replace(recipe, mesh=mesh)
         check_comparable(sharded)
@@ -138,8 +140,7 @@ def prepare(recipe: Recipe, meshes: Sequence[Mesh]) -> tuple[list[Contender], di
 
 def against(contender: Contender, meshes: Sequence[Mesh]) -> str:
     """The mesh of the hand-written JAX that `contender` is compared to: its own, or the first."""
-    own = [str(mesh) for mesh in meshes if str(mesh) == contender.mesh]
-    return own[0] if own else str(meshes[0])
+    return str(meshes[0]) if contender.mesh == "none" else contender.mesh
 
 
 def measure(contenders: Sequence[Contender], recipe: Recipe, rounds: int) -> list[list[Sample]]:
@@ -213,8 +214,9 @@ def show(results: Sequence[dict[str, Any]], failed: dict[str, str], title: str) 
             f"{row['cpu_ratio']:.3f}",
             *host,
         )
-    for name, reason in failed.items():
-        times.add_row(name, "none", f"cannot run here: {reason}")
+    for contender in failed:
+        times.add_row(contender, "none", "cannot run")
+    times.caption = "\n".join(f"{contender}: {reason}" for contender, reason in failed.items())
     console.print(times)
     compiled = [row for row in results if "compiler" in row]
     figures = Table("a device's program", *(f"{row['name']} {row['mesh']}" for row in compiled))
@@ -223,19 +225,20 @@ def show(results: Sequence[dict[str, Any]], failed: dict[str, str], title: str) 
     console.print(figures)
 
 
-@click.command(help=__doc__)
+@click.command()
 @click.option("--recipe", "name", default="llama3_debug", show_default=True)
 @click.option("--set", "assignments", multiple=True, metavar="PATH=VALUE", help="Change the recipe.")
 @click.option("--mesh", "meshes", multiple=True, default=("fsdp=1", "fsdp=8"), show_default=True)
 @click.option("--rounds", default=10, show_default=True, type=click.IntRange(min=1), help="Timed steps of each.")
 @click.option("--json", "path", type=click.Path(path_type=Path), help="Write everything measured there.")
 def main(name: str, assignments: Sequence[str], meshes: Sequence[str], rounds: int, path: Path | None) -> None:
+    """Time a training step against hand-written JAX, eager PyTorch and torch.compile, side by side."""
     recipe = apply(find(name).function(), assignments)
     parsed = [Mesh.parse(mesh) for mesh in meshes]
     contenders, failed = prepare(recipe, parsed)
     results = summarize(contenders, measure(contenders, recipe, rounds), parsed)
-    title = f"{name}: {recipe.model.num_parameters() / 1e6:.1f}M parameters, {recipe.batch_size} x {recipe.sequence_length} tokens"
-    show(results, failed, title)
+    size = f"{recipe.model.num_parameters() / 1e6:.1f}M parameters"
+    show(results, failed, f"{name}: {size}, {recipe.batch_size} x {recipe.sequence_length} tokens")
     if path is not None:
         report = {"recipe": name, "set": assignments, "machine": machine(), "results": results, "failed": failed}
         path.write_text(json.dumps(report, indent=1))

@@ -68,6 +68,8 @@ def capture_train_step(
     """
     parameters = _parameter_values(module, mesh)
     trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if not trained:
+        raise GraphError("no parameter requires a gradient: there is nothing to train")
     slots = [
         Value(f"{slot}/{name}", "optimizer", value.shape, value.dtype, value.placement)
         for slot in optimizer.slots
@@ -104,7 +106,7 @@ def capture_train_step(
         loss_sum, weight, *extra = _sum_over(totals, mesh, tuple(_axes(mesh))).unbind()
         scale = 1 / torch.where(weight > 0, weight, 1.0)
         grads = [_reduce_replicas(grad, mesh) * scale for grad in grads]
-        squares = _sum_over(torch.stack([grad.square().sum() for grad in grads]), mesh, tuple(_axes(mesh))[-1:])
+        squares = _sum_over(torch.stack([grad.float().square().sum() for grad in grads]), mesh, tuple(_axes(mesh))[-1:])
         loss, norm = loss_sum * scale, squares.sum().sqrt()
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         factor = clip_factor(norm, optimizer.clip_norm)
@@ -197,10 +199,13 @@ def _call(
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """The objective on `module` with `tensors` in place of its parameters and buffers."""
     versions = {name: tensor._version for name, tensor in tensors.items()}
-    result = functional_call(_Bound(module, objective), {f"module.{name}": t for name, t in tensors.items()}, (batch,))
-    changed = [name for name, tensor in tensors.items() if tensor._version != versions[name]]
+    given = {f"module.{name}": tensor for name, tensor in tensors.items()}
+    result = functional_call(_Bound(module, objective), given, (batch,))  # puts what the module replaced into `given`
+    changed = [
+        n for n, tensor in tensors.items() if tensor._version != versions[n] or given[f"module.{n}"] is not tensor
+    ]
     if changed:
-        raise GraphError(f"the forward pass changes {', '.join(changed)} in place; a captured step cannot carry that")
+        raise GraphError(f"the forward pass changes {', '.join(changed)}; a captured step cannot carry that")
     return result
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed.tensor  # defines the operators of meshes
 from torch import fx
 
 GROUP = torch.ops._dtensor.mesh_get_process_group.default

@@ -47,8 +47,9 @@ class AdamW(Node):
         """
         beta1, beta2 = self.betas
         # 1 - beta ** step, without the cancellation that fp32 would suffer while step is small.
-        bias_correction1 = -torch.expm1(step * math.log(beta1))
-        bias_correction2 = -torch.expm1(step * math.log(beta2))
+        bias_correction1, bias_correction2 = (
+            -torch.expm1(step * (math.log(beta) if beta else -math.inf)) for beta in self.betas
+        )
         exp_avg, exp_avg_sq = slots
         parameter = parameter * (1 - lr * self.weight_decay)
         exp_avg = torch.lerp(exp_avg, grad, 1 - beta1)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, fx
 from torch._higher_order_ops.utils import reenter_make_fx
+from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer, get_proxy_mode, track_tensor_tree
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -49,15 +50,24 @@ def scan(
 
 
 def loop(
-    body: Callable[..., Sequence[Tensor]], carry: Sequence[Tensor], xs: Sequence[Tensor], consts: Sequence[Tensor]
+    body: Callable[..., Sequence[Tensor]],
+    carry: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    consts: Sequence[Tensor],
+    reverse: bool = False,
 ) -> tuple[Tensor, ...]:
     """What a loop node calls: `body(*carry, *x, *consts) -> (*carry, *y)`. Returns the last carry, then the stacked
-    `y`. On plain tensors it runs the loop, so that a step graph also runs in PyTorch."""
-    carry, rows = list(carry), []
-    for i in range(len(xs[0])):
+    `y`; with `reverse`, the last slice of `xs` comes first, and a `y` stands where its `x` did. On plain tensors it
+    runs the loop, so that a step graph also runs in PyTorch."""
+    carry = list(carry)
+    rows: list[Sequence[Tensor]] = []
+    trips = range(len(xs[0]))
+    for i in reversed(trips) if reverse else trips:
         results = body(*carry, *(x[i] for x in xs), *consts)
         carry = list(results[: len(carry)])
         rows.append(results[len(carry) :])
+    if reverse:
+        rows.reverse()
     return (*carry, *(torch.stack(column) for column in zip(*rows, strict=True)))
 
 
@@ -65,11 +75,24 @@ def _record(
     body: Callable[..., list[Tensor]], carry: list[Tensor], xs: list[Tensor], consts: list[Tensor]
 ) -> list[Tensor]:
     """Trace the body into a graph of its own and put one `loop` node into the graph that is being traced."""
+    body_graph = reenter_make_fx(body)(*carry, *(x[0] for x in xs), *consts)
+    for node in body_graph.graph.find_nodes(op="get_attr"):
+        read = getattr(body_graph, node.target)
+        assert not isinstance(read, FakeTensor), f"the body reads a tensor that is not among its arguments: {read}"
+    return record_loop(body_graph, carry, xs, consts)
+
+
+def record_loop(
+    body: fx.GraphModule,
+    carry: Sequence[Tensor],
+    xs: Sequence[Tensor],
+    consts: Sequence[Tensor],
+    reverse: bool = False,
+) -> list[Tensor]:
+    """Put a `loop` node with this body into the graph that is being traced; returns what the loop would."""
     mode = get_proxy_mode()
     assert mode is not None and isinstance(mode.tracer, PythonKeyTracer)
-    graph_module = reenter_make_fx(body)(*carry, *(x[0] for x in xs), *consts)
-    assert isinstance(graph_module, fx.GraphModule)
-    results = [node.meta["val"] for node in tree_leaves(graph_module.graph.output_node().args[0])]
+    results = [node.meta["val"] for node in tree_leaves(body.graph.output_node().args[0])]
     length = len(xs[0])
     fakes = [
         *(torch.empty_like(value) for value in results[: len(carry)]),
@@ -78,9 +101,10 @@ def _record(
     for before, after in zip(carry, fakes, strict=False):
         assert (before.shape, before.dtype) == (after.shape, after.dtype), f"a carried {before} came back as {after}"
     name = mode.tracer.get_fresh_qualname("loop_body")
-    mode.tracer.root.register_module(name, graph_module)
-    operands = tree_map(mode.tracer.unwrap_proxy, (carry, xs, consts))
+    mode.tracer.root.register_module(name, body)
+    operands = tree_map(mode.tracer.unwrap_proxy, (list(carry), list(xs), list(consts)))
+    get_body = mode.tracer.create_proxy("get_attr", name, (), {})
     node = mode.tracer.create_proxy(
-        "call_function", loop, (mode.tracer.create_proxy("get_attr", name, (), {}), *operands), {}, name="loop"
+        "call_function", loop, (get_body, *operands), {"reverse": True} if reverse else {}, name="loop"
     )
     return track_tensor_tree(fakes, node, constant=None, tracer=mode.tracer)

@@ -69,13 +69,18 @@ class StepGraph:
         return tuple(value for value in self.inputs if value.kind in STATE)
 
 
+def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
+    """`graph` as a module that takes from `root` the attributes it reads."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a mesh is an attribute that is neither module nor buffer: that is intended
+        return fx.GraphModule(root, graph)
+
+
 def copy_graph(module: fx.GraphModule) -> fx.GraphModule:
     """A copy of `module` and of its loop bodies that can be changed without touching the original."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a mesh is an attribute that is neither module nor buffer: that is intended
-        copied = fx.GraphModule(module, graph)
+    copied = graph_module(module, graph)
     for node in copied.graph.find_nodes(op="get_attr"):
         child = getattr(copied, node.target)
         if isinstance(child, fx.GraphModule):

@@ -14,6 +14,7 @@ from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preser
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from wholestep.errors import GraphError
 from wholestep.graph.step import copy_graph, graphs
 
 aten = torch.ops.aten
@@ -42,18 +43,32 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
     for each in graphs(graph_module):
         _label(each)
+    _check_pure(graph_module)
     return graph_module
 
 
 def gradients(loss: Tensor, inputs: Sequence[Tensor]) -> list[Tensor | None]:
     """`torch.autograd.grad`, under which traced nodes know which forward operator they are the gradient of."""
-    assert loss.grad_fn is not None
+    if loss.grad_fn is None:
+        return [None] * len(inputs)
     setup_stacktrace_preservation_hooks([loss.grad_fn])
     return list(torch.autograd.grad(loss, inputs, allow_unused=True))
 
 
 def _flat(function: Callable[..., Any]) -> Callable[..., list[Tensor]]:
     return lambda *inputs: torch.utils._pytree.tree_leaves(function(*inputs))
+
+
+def _check_pure(graph_module: fx.GraphModule) -> None:
+    """A graph is a function of values: tracing loses what a write does to the other views of its tensor."""
+    writes = {
+        f"  {node.target}: in {node.meta['module'] or 'the root module'}"
+        for each in graphs(graph_module)
+        for node in each.graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    }
+    if writes:
+        raise GraphError("these operators write in place; use their other forms:\n" + "\n".join(sorted(writes)))
 
 
 @contextmanager
@@ -91,6 +106,8 @@ def _label(graph_module: fx.GraphModule) -> None:
     for node in graph_module.graph.nodes:
         path = node.meta.get("custom", {}).get("module")
         if path is None and node.meta.get("autograd_backward"):
-            path = path_of.get(node.meta.get("seq_nr", -1))
+            number = node.meta.get("seq_nr", -1)
+            # What an autograd.Function runs in its forward is numbered after the Function itself.
+            path = path_of.get(number, path_of.get(number + 1))
         kept = {"val": node.meta["val"]} if "val" in node.meta else {}
         node.meta = {**kept, "module": path or "", "backward": bool(node.meta.get("autograd_backward"))}

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from wholestep.errors import LoweringError
 from wholestep.graph.step import graphs
-from wholestep.xla.dtypes import carried
+from wholestep.xla.dtypes import carried, to_program
 from wholestep.xla.lowering import LOWERINGS
 
 
@@ -56,7 +56,7 @@ class Interpreter:
                 values[node] = next(inputs)
             elif node.op == "get_attr":
                 attribute = getattr(module, node.target)
-                values[node] = jnp.asarray(attribute.numpy()) if isinstance(attribute, torch.Tensor) else attribute
+                values[node] = _constant(node, attribute) if isinstance(attribute, torch.Tensor) else attribute
             elif node.op == "output":
                 return list(fx.map_arg(tree_leaves(node.args[0]), values.__getitem__))
             else:
@@ -83,6 +83,11 @@ class Interpreter:
         self.node = before
         _check(node, result)
         return result
+
+
+def _constant(node: fx.Node, value: torch.Tensor) -> jax.Array:
+    array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
+    return jnp.asarray(to_program(str(node.target), array, value.dtype))
 
 
 def _check(node: fx.Node, result: Any) -> None:

@@ -23,10 +23,11 @@ def lower_loop(
     carry: Sequence[jax.Array],
     xs: Sequence[jax.Array],
     consts: Sequence[jax.Array],
+    reverse: bool = False,
 ) -> list[jax.Array]:
     def iteration(carried: Any, x: Any) -> Any:
         results = ctx.run(body, *carried, *x, *consts)
         return results[: len(carry)], results[len(carry) :]
 
-    last, ys = lax.scan(iteration, list(carry), list(xs))
+    last, ys = lax.scan(iteration, list(carry), list(xs), reverse=reverse)
     return [*last, *ys]

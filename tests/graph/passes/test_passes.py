@@ -1,0 +1,149 @@
+"""Every pass: pure, and exact bit for bit; then what each one removes."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Iterator
+
+import pytest
+import torch
+from graph.small_step import Stack, capture, text_of
+from torch import Tensor, fx
+from torch._subclasses import FakeTensorMode
+
+from wholestep.graph import capture as capture_module
+from wholestep.graph.passes import EXACT, Pass, run_passes
+from wholestep.graph.passes.dead_nodes import remove_dead_nodes
+from wholestep.graph.passes.identities import remove_identities
+from wholestep.graph.step import StepGraph, graphs
+from wholestep.graph.trace import trace
+from wholestep.parallel import Mesh, Policy, simulated_device_mesh
+
+aten = torch.ops.aten
+
+
+def raw_step(mesh: Mesh, microbatches: int = 1) -> StepGraph:
+    """A step that no pass has touched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture_module, "run_passes", lambda step: step)
+        return capture(Stack(), mesh, rows=8, microbatches=microbatches, policy=Policy(reduce_dtype=torch.float32))
+
+
+@pytest.fixture(params=[1, 4], ids=["one batch", "microbatches"])
+def step(request: pytest.FixtureRequest) -> Iterator[StepGraph]:
+    """A raw step for one device, and the process group that its collectives need when it is run."""
+    raw = raw_step(Mesh(), request.param)
+    with simulated_device_mesh(Mesh()):
+        yield raw
+
+
+def results(step: StepGraph) -> list[Tensor]:
+    """One step in PyTorch, from random inputs."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.rand(value.shape, generator=generator) + 0.5 for value in step.inputs]
+    return list(step.module(*inputs))
+
+
+def nodes(step: StepGraph) -> list[fx.Node]:
+    return [node for module in graphs(step.module) for node in module.graph.nodes]
+
+
+@pytest.mark.parametrize("run", [*EXACT, run_passes], ids=lambda run: run.__name__)
+def test_a_pass_is_pure_and_exact(run: Pass, step: StepGraph) -> None:
+    before, expected = text_of(step), results(step)
+    after = run(step)
+    assert text_of(step) == before
+    assert dataclasses.replace(after, module=step.module) == step
+    assert len(nodes(after)) < len(nodes(step))
+    for value, result, want in zip(step.outputs, results(after), expected, strict=True):
+        assert torch.equal(result, want) and torch.isfinite(result).all(), value.name
+    for module in graphs(after.module):
+        module.graph.lint()
+
+
+@pytest.mark.parametrize("mesh", [Mesh(), Mesh(fsdp=2), Mesh(replicate=2, fsdp=2)], ids=str)
+def test_passes_leave_nothing_for_themselves(mesh: Mesh) -> None:
+    once = run_passes(raw_step(mesh, microbatches=2))
+    assert text_of(run_passes(once)) == text_of(once)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "expected"),
+    [
+        (Mesh(), set()),
+        (Mesh(fsdp=2), {"all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce"}),
+        (Mesh(replicate=2), {"all_reduce"}),
+    ],
+    ids=["one device", "shards", "replicas"],
+)
+def test_collectives_over_one_device_and_waits_go(mesh: Mesh, expected: set[str]) -> None:
+    left = {str(node.target).split(".")[1] for node in nodes(run_passes(raw_step(mesh))) if "c10d" in str(node.target)}
+    assert left == expected
+
+
+def graph_of(function, *inputs: Tensor) -> StepGraph:
+    with FakeTensorMode() as mode:
+        module = trace(function, [mode.from_tensor(x) for x in inputs])
+    return StepGraph(module, (), (), {})
+
+
+def operators(step: StepGraph) -> list[object]:
+    return [node.target for node in nodes(step) if node.op == "call_function"]
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        lambda x: x.clone(),
+        lambda x: x.detach(),
+        lambda x: torch.ops.aten.alias(x),
+        lambda x: x.to(torch.float32, copy=True),
+        lambda x: x.view(2, 3),
+        lambda x: x.expand(2, 3),
+        lambda x: x[:],
+        lambda x: x.contiguous().clone().detach(),
+    ],
+)
+def test_identities_go(identity) -> None:
+    step = remove_identities(graph_of(lambda x: identity(x) * 2, torch.ones(2, 3)))
+    assert operators(step) == [aten.mul.Tensor]
+
+
+@pytest.mark.parametrize(
+    "change", [lambda x: x.to(torch.bfloat16), lambda x: x.view(6), lambda x: x.expand(4, 2, 3), lambda x: x[:, 1:]]
+)
+def test_what_changes_something_stays(change) -> None:
+    step = graph_of(lambda x: change(x) * 2, torch.ones(2, 3))
+    assert operators(remove_identities(step)) == operators(step)
+
+
+def test_a_result_that_is_an_input_stays_a_result() -> None:
+    step = remove_identities(graph_of(lambda x, y: [x.clone(), y + x], torch.ones(2), torch.ones(2)))
+    (outputs,) = step.module.graph.output_node().args
+    assert outputs[0] is next(iter(step.module.graph.nodes))
+
+
+def test_views_of_constants() -> None:
+    step = graph_of(lambda x: x * torch.tensor([1.0, 2.0]).view(2), torch.ones(2))
+    torch.testing.assert_close(run_passes(step).module(torch.ones(2)), [torch.tensor([1.0, 2.0])])
+
+
+def test_dead_nodes_go_and_inputs_stay() -> None:
+    def function(x: Tensor, unused: Tensor) -> Tensor:
+        (x + 1).exp()
+        torch.split(x, 1)
+        return x * 2
+
+    step = remove_dead_nodes(graph_of(function, torch.ones(2), torch.ones(3)))
+    assert operators(step) == [aten.mul.Tensor]
+    assert len(step.module.graph.find_nodes(op="placeholder")) == 2
+
+
+def test_a_random_draw_that_nothing_needs_goes() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(aten.normal_functional.default, (x,))
+    graph.output([graph.call_function(operator.neg, (x,))])
+    step = remove_dead_nodes(StepGraph(fx.GraphModule({}, graph), (), (), {}))
+    assert operators(step) == [operator.neg]
