@@ -4,10 +4,9 @@ The same maths in fp32 as `wholestep.models` under `NextToken` and `AdamW`, with
 parameters are a pytree with weights as [in, out], the gradient is `jax.value_and_grad`'s, the step one `jax.jit` over
 arrays with a `NamedSharding` over the mesh's one axis, `fsdp`: parameters, optimizer state and rows of the batch.
 
-It is tuned as far as we could, measured on the CPU. Of what was tried, these were slower and are not here: leaving
-the gathers to sharding propagation (it all-reduces gradients and slices them, where `shard_map` with an explicit
-`all_gather` reduce-scatters), [B, L, ...] operands, attention by `einsum`, the loss by `take_along_axis`, weights as
-[out, in].
+It is tuned on the CPU. Tried, not faster beyond the noise, and so not here: leaving the gathers to sharding propagation
+(the CPU's compiler all-reduces the gradients and slices them, where an explicit `all_gather` under `shard_map`
+reduce-scatters), [B, L, ...] operands, attention by `einsum`, the loss by `take_along_axis`, weights as [out, in].
 
 Suffixes: B batch, L sequence (queries), M sequence (keys), T tokens (B * L), D model width, N query heads, K key/value
 heads, G query heads per key/value head, R rows that share keys and values (G * L), H head width, P rotary pairs,

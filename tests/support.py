@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from wholestep.config.override import replace
-from wholestep.graph.capture import Field, capture_train_step
+from wholestep.graph.capture import Looped, capture_train_step
 from wholestep.graph.initialize import capture_initializers
 from wholestep.graph.optimizer import AdamW
+from wholestep.graph.signature import Field
 from wholestep.models.decoder import Decoder
 from wholestep.models.llama3 import llama3_debug_config
 from wholestep.models.objectives import NextToken
@@ -84,6 +85,7 @@ def captured(
     policy: Policy | None = None,
     microbatches: int = 1,
     seed: int = 0,
+    looped: Looped | None = None,
 ) -> Captured:
     """`module` (on meta) through the pipeline, on the CPU's virtual devices.
 
@@ -94,11 +96,11 @@ def captured(
     initializers = capture_initializers(module)
     with simulated_device_mesh(mesh) as simulated:
         simple_fsdp(module, simulated, policy)
-        step = capture_train_step(module, OBJECTIVE, optimizer, batch, simulated, microbatches)
+        step = capture_train_step(module, OBJECTIVE, optimizer, batch, simulated, microbatches, looped)
     devices = device_mesh(mesh)
     state = initialize_state(step, initializers, devices, seed)
     for value in step.state():
-        if value.kind == "parameter" and len(value.shape) > 1:
+        if value.kind == "parameter" and len(value.unstacked()[0].shape) > 1:
             state[value.name] = state[value.name] * 8
     return Captured(Program(step, devices), state)
 

@@ -18,10 +18,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from wholestep.config.node import Node
 from wholestep.data import Text
 from wholestep.errors import ConfigError
-from wholestep.graph.capture import Field, capture_eval_step, capture_train_step
+from wholestep.graph.capture import capture_eval_step, capture_train_step
 from wholestep.graph.initialize import Initializer, capture_initializers
 from wholestep.graph.optimizer import AdamW
 from wholestep.graph.schedule import Schedule
+from wholestep.graph.signature import Field
 from wholestep.models.decoder import Decoder
 from wholestep.models.objectives import NextToken
 from wholestep.parallel import Mesh, Policy, simple_fsdp, simulated_device_mesh

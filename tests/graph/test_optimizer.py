@@ -39,7 +39,8 @@ def test_one_update(step: int, betas: tuple[float, float], weight_decay: float) 
     )
     adamw.step()
 
-    result, slots = optimizer.update(parameter, grad, [first, second], torch.tensor(3e-3), torch.tensor(float(step)))
+    slots = optimizer.update_slots(grad, [first, second])
+    result = optimizer.update_parameter(parameter, slots, torch.tensor(3e-3), torch.tensor(float(step)))
     moments = adamw.state[reference]
     assert_close(slots[1], moments["exp_avg_sq"], second + grad.square())
     assert_close(slots[0], moments["exp_avg"], first.abs() + grad.abs())
@@ -59,7 +60,8 @@ def test_an_update_changes_nothing_in_place() -> None:
     state = random_state(0)
     copies = [tensor.clone() for tensor in state]
     parameter, grad, first, second = state
-    AdamW().update(parameter, grad, [first, second], torch.tensor(0.1), torch.tensor(1.0))
+    slots = AdamW().update_slots(grad, [first, second])
+    AdamW().update_parameter(parameter, slots, torch.tensor(0.1), torch.tensor(1.0))
     assert all(torch.equal(tensor, copy) for tensor, copy in zip(state, copies, strict=True))
 
 

@@ -24,8 +24,11 @@ class KeepGradients(AdamW):
     clip_norm: float | None = None
     slots = ("grad",)
 
-    def update(self, parameter, grad, slots, lr, step) -> tuple[Tensor, list[Tensor]]:
-        return parameter, [grad]
+    def update_slots(self, grad, slots) -> list[Tensor]:
+        return [grad]
+
+    def update_parameter(self, parameter, slots, lr, step) -> Tensor:
+        return parameter
 
 
 def on_meta(tied: bool):

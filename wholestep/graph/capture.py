@@ -6,23 +6,29 @@ it a graph. Collectives come in by reading sharded parameters and by the sums ov
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 from torch.func import functional_call
 
 from wholestep.errors import GraphError
+from wholestep.graph.layers import LoopedStack, StackedParameter, layers_looped
 from wholestep.graph.optimizer import AdamW, clip_factor
+from wholestep.graph.partition import Policy
 from wholestep.graph.passes import run_passes
+from wholestep.graph.policies import save_all
 from wholestep.graph.scan import scan
-from wholestep.graph.step import AxisNames, StepGraph, Value
+from wholestep.graph.signature import Field, as_dtensor, batch_values, buffer_values, mesh_axes, parameter_values
+from wholestep.graph.stacks import Stack, find_stacks
+from wholestep.graph.step import StepGraph, Value
 from wholestep.graph.trace import gradients, trace
-from wholestep.parallel.simple_fsdp import parameter_placements
 
 Batch = dict[str, Tensor]
 Objective = Callable[[nn.Module, Batch], tuple[Tensor, Tensor, dict[str, Tensor]]]
@@ -31,11 +37,10 @@ weight) that is, and further sums to report. A step divides them all by the weig
 
 
 @dataclass(frozen=True)
-class Field:
-    """One field of the batch: its global shape, rows first, and its dtype."""
+class Looped:
+    """Layers that are alike as one loop, with a policy for what the backward pass finds kept."""
 
-    shape: tuple[int, ...]
-    dtype: torch.dtype
+    policy: Policy = save_all
 
 
 def capture_train_step(
@@ -45,6 +50,7 @@ def capture_train_step(
     batch: Mapping[str, Field],
     mesh: DeviceMesh,
     microbatches: int = 1,
+    looped: Looped | None = None,
 ) -> StepGraph:
     """Forward, loss, backward, clipping and the optimizer as one graph.
 
@@ -61,40 +67,44 @@ def capture_train_step(
         batch: the global batch's fields.
         mesh: from `simulated_device_mesh`.
         microbatches: how many backward passes a step accumulates, in a loop inside the program.
+        looped: where given, layers that are alike are a loop forward and a loop backward, and their parameters one
+            value each; otherwise layers are laid out one after the other.
 
     Raises:
         GraphError: rows that do not divide; a trained parameter that the loss does not depend on; a buffer that the
             forward pass changes.
     """
-    parameters = _parameter_values(module, mesh)
-    trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+    stacks = find_stacks(module)[0] if looped else []
+    parameters = parameter_values(module, mesh, stacks)
+    trainable = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    trained = [name for name, value in parameters.items() if trainable.issuperset(value.members or (name,))]
     if not trained:
         raise GraphError("no parameter requires a gradient: there is nothing to train")
     slots = [
-        Value(f"{slot}/{name}", "optimizer", value.shape, value.dtype, value.placement)
+        dataclasses.replace(parameters[name], name=f"{slot}/{name}", kind="optimizer")
         for slot in optimizer.slots
         for name in trained
-        for value in [parameters[name]]
     ]
-    buffers = _buffer_values(module)
-    fields = _batch_values(batch, mesh, microbatches)
+    buffers = buffer_values(module)
+    fields = batch_values(batch, mesh, microbatches)
     scalars = [Value(f"scalar/{name}", "scalar", (), torch.float32, ()) for name in ("learning_rate", "step")]
     metric_names = ["loss", "grad_norm", "weight"]
 
     def microbatch(
         shards: Mapping[str, Tensor], constants: Mapping[str, Tensor], rows: Batch
     ) -> tuple[list[Tensor], Tensor]:
-        weights = {name: _as_dtensor(shard, parameters[name], mesh) for name, shard in shards.items()}
+        weights = _Weights(parameters, shards, mesh)
         for name in trained:
-            weights[name].requires_grad_(True)
-        loss_sum, weight, metrics = _call(module, objective, {**weights, **constants}, rows)
+            weights.tensors[name].requires_grad_(True)
+        policy = looped.policy if looped else save_all
+        loss_sum, weight, metrics = _call(module, objective, weights, constants, rows, stacks, policy)
         metric_names[3:] = metrics
-        grads = gradients(loss_sum, [weights[name] for name in trained])
+        grads = gradients([loss_sum], [weights.tensors[name] for name in trained])
         unused = [name for name, grad in zip(trained, grads, strict=True) if grad is None]
         if unused:
             raise GraphError(f"the loss does not depend on {', '.join(unused)}: use them, or requires_grad_(False)")
         totals = torch.stack([total.detach().float() for total in (loss_sum, weight, *metrics.values())])
-        return [grad.to_local() for grad in grads if isinstance(grad, DTensor)], totals
+        return [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads], totals
 
     def step(
         shards: dict[str, Tensor], old: list[Tensor], constants: dict[str, Tensor], rows: Batch, scalar: list[Tensor]
@@ -103,26 +113,29 @@ def capture_train_step(
             grads, totals = microbatch(shards, constants, rows)
         else:
             grads, totals = _accumulate(microbatch, trained, shards, constants, rows, microbatches)
-        loss_sum, weight, *extra = _sum_over(totals, mesh, tuple(_axes(mesh))).unbind()
+        loss_sum, weight, *extra = _sum_over(totals, mesh, tuple(mesh_axes(mesh))).unbind()
         scale = 1 / torch.where(weight > 0, weight, 1.0)
-        grads = [_reduce_replicas(grad, mesh) * scale for grad in grads]
-        squares = _sum_over(torch.stack([grad.float().square().sum() for grad in grads]), mesh, tuple(_axes(mesh))[-1:])
+        grads = [_reduce_replicas(grad, mesh) for grad in grads]
+        squares = torch.cat([_squares(grad, parameters[name]) for name, grad in zip(trained, grads, strict=True)])
+        squares = _sum_over(squares, mesh, tuple(mesh_axes(mesh))[-1:]) * scale.square()
         loss, norm = loss_sum * scale, squares.sum().sqrt()
         finite = torch.isfinite(loss) & torch.isfinite(norm)
-        factor = clip_factor(norm, optimizer.clip_norm)
+        factor = clip_factor(norm, optimizer.clip_norm) * scale  # applied as one, where a gradient is used
         new_parameters: list[Tensor] = []
         new_slots: list[list[Tensor]] = [[] for _ in optimizer.slots]
         for i, (name, grad) in enumerate(zip(trained, grads, strict=True)):
             before = [old[row * len(trained) + i] for row in range(len(optimizer.slots))]
-            new, after = optimizer.update(shards[name], grad * factor, before, *scalar)
-            new_parameters.append(torch.where(finite, new, shards[name]))
-            for column, new_slot, old_slot in zip(new_slots, after, before, strict=True):
-                column.append(torch.where(finite, new_slot, old_slot))
+            after = optimizer.update_slots(grad * factor, before)
+            after = [torch.where(finite, new, old) for new, old in zip(after, before, strict=True)]
+            updated = optimizer.update_parameter(shards[name], after, *scalar)
+            new_parameters.append(torch.where(finite, updated, shards[name]))
+            for column, slot in zip(new_slots, after, strict=True):
+                column.append(slot)
         results = [loss, norm, weight, *(value * scale for value in extra), squares.sqrt()]
         return [*new_parameters, *(new for column in new_slots for new in column), *results]
 
     inputs = [*parameters.values(), *slots, *buffers.values(), *fields.values(), *scalars]
-    axes = _axes(mesh)
+    axes = mesh_axes(mesh)
     with FakeTensorMode():
         fake = {value.name: torch.empty(value.local_shape(axes), dtype=value.dtype) for value in inputs}
         arguments = (
@@ -137,29 +150,37 @@ def capture_train_step(
         *(parameters[name] for name in trained),
         *slots,
         *(Value(f"metric/{name}", "metric", (), torch.float32, ()) for name in metric_names),
-        Value("metric/grad_norms", "metric", (len(trained),), torch.float32, ((),)),
+        Value(
+            "metric/grad_norms", "metric", (sum(len(parameters[n].unstacked()) for n in trained),), torch.float32, ((),)
+        ),
     ]
-    return run_passes(StepGraph(graph, tuple(inputs), tuple(outputs), axes))
+    return _checked(StepGraph(graph, tuple(inputs), tuple(outputs), axes))
 
 
 def capture_eval_step(
-    module: nn.Module, objective: Objective, batch: Mapping[str, Field], mesh: DeviceMesh
+    module: nn.Module,
+    objective: Objective,
+    batch: Mapping[str, Field],
+    mesh: DeviceMesh,
+    looped: Looped | None = None,
 ) -> StepGraph:
     """The loss of a batch, without gradients: parameters, buffers and batch -> `loss_sum`, `weight` and the
     objective's metrics, summed over the global batch and not divided, so that batches add up."""
-    parameters, buffers, fields = _parameter_values(module, mesh), _buffer_values(module), _batch_values(batch, mesh, 1)
+    stacks = find_stacks(module)[0] if looped else []
+    parameters, buffers = parameter_values(module, mesh, stacks), buffer_values(module)
+    fields = batch_values(batch, mesh, 1)
     metric_names = ["loss_sum", "weight"]
 
     def step(shards: dict[str, Tensor], constants: dict[str, Tensor], rows: Batch) -> list[Tensor]:
-        weights = {name: _as_dtensor(shard, parameters[name], mesh) for name, shard in shards.items()}
+        weights = _Weights(parameters, shards, mesh)
         with torch.no_grad():
-            loss_sum, weight, metrics = _call(module, objective, {**weights, **constants}, rows)
+            loss_sum, weight, metrics = _call(module, objective, weights, constants, rows, stacks, save_all)
         metric_names[2:] = metrics
         totals = torch.stack([total.float() for total in (loss_sum, weight, *metrics.values())])
-        return list(_sum_over(totals, mesh, tuple(_axes(mesh))).unbind())
+        return list(_sum_over(totals, mesh, tuple(mesh_axes(mesh))).unbind())
 
     inputs = [*parameters.values(), *buffers.values(), *fields.values()]
-    axes = _axes(mesh)
+    axes = mesh_axes(mesh)
     with FakeTensorMode():
         fakes = [
             {name: torch.empty(value.local_shape(axes), dtype=value.dtype) for name, value in group.items()}
@@ -167,7 +188,12 @@ def capture_eval_step(
         ]
         graph = trace(step, fakes, module)
     outputs = [Value(f"metric/{name}", "metric", (), torch.float32, ()) for name in metric_names]
-    return run_passes(StepGraph(graph, tuple(inputs), tuple(outputs), axes))
+    return _checked(StepGraph(graph, tuple(inputs), tuple(outputs), axes))
+
+
+def _checked(step: StepGraph) -> StepGraph:
+    step.check()
+    return run_passes(step)
 
 
 def _accumulate(
@@ -194,13 +220,63 @@ def _accumulate(
     return grads, totals.sum(0)
 
 
+class _Weights:
+    """The parameters of one pass, from one device's shards.
+
+    Attributes:
+        tensors: name -> what a gradient is taken with respect to: a `DTensor`, or the stacked shards of a stack.
+    """
+
+    def __init__(self, values: Mapping[str, Value], shards: Mapping[str, Tensor], mesh: DeviceMesh) -> None:
+        self._values, self.mesh = values, mesh
+        self.tensors: dict[str, Tensor] = {
+            name: shard.detach() if values[name].members else as_dtensor(shard, values[name].shape, mesh)
+            for name, shard in shards.items()
+        }
+
+    def plain(self) -> dict[str, Tensor]:
+        """Those that the module reads itself."""
+        return {name: tensor for name, tensor in self.tensors.items() if not self._values[name].members}
+
+    def of_stack(self, stack: Stack) -> list[StackedParameter]:
+        """Those that the layers of a stack read."""
+        found = []
+        for position in range(stack.period):
+            prefix = f"{stack.name_of(position)}."
+            for name, tensor in self.tensors.items():
+                if name.startswith(prefix):
+                    shape = self._values[name].shape[1:]
+                    weight = partial(as_dtensor, shape=shape, mesh=self.mesh)
+                    found.append(StackedParameter(position, name.removeprefix(prefix), tensor, weight))
+        return found
+
+
 def _call(
-    module: nn.Module, objective: Objective, tensors: Mapping[str, Tensor], batch: Batch
+    module: nn.Module,
+    objective: Objective,
+    weights: _Weights,
+    buffers: Mapping[str, Tensor],
+    batch: Batch,
+    stacks: Sequence[Stack],
+    policy: Policy,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The objective on `module` with `tensors` in place of its parameters and buffers."""
+    """The objective on `module` with these parameters and buffers in place of its own, the stacks as loops."""
+    axes = mesh_axes(weights.mesh)
+    runs = [
+        LoopedStack(
+            stack,
+            [module.get_submodule(path) for path in stack.paths[: stack.period]],
+            weights.of_stack(stack),
+            policy,
+            axes,
+        )
+        for stack in stacks
+    ]
+    tensors = {**weights.plain(), **buffers}
     versions = {name: tensor._version for name, tensor in tensors.items()}
     given = {f"module.{name}": tensor for name, tensor in tensors.items()}
-    result = functional_call(_Bound(module, objective), given, (batch,))  # puts what the module replaced into `given`
+    with layers_looped(module, runs):
+        result = functional_call(_Bound(module, objective), given, (batch,))  # puts what is replaced into `given`
     changed = [
         n for n, tensor in tensors.items() if tensor._version != versions[n] or given[f"module.{n}"] is not tensor
     ]
@@ -221,62 +297,9 @@ class _Bound(nn.Module):
         return self.objective(self.module, batch)
 
 
-def _axes(mesh: DeviceMesh) -> dict[str, int]:
-    return dict(zip(mesh.mesh_dim_names or (), mesh.shape, strict=True))
-
-
-def _parameter_values(module: nn.Module, mesh: DeviceMesh) -> dict[str, Value]:
-    """Each parameter's name -> its value, placed as its `DTensor` is."""
-    values = {}
-    for name, parameter in module.named_parameters():
-        if not isinstance(parameter, DTensor):
-            raise GraphError(f"parameter {name} is not sharded; call simple_fsdp on the module first")
-        split: list[AxisNames] = [() for _ in parameter.shape]
-        for axis, placement in zip(_axes(mesh), parameter.placements, strict=True):
-            if isinstance(placement, Shard):
-                split[placement.dim] = (*split[placement.dim], axis)
-        values[name] = Value(f"parameter/{name}", "parameter", tuple(parameter.shape), parameter.dtype, tuple(split))
-    return values
-
-
-def _buffer_values(module: nn.Module) -> dict[str, Value]:
-    """Each buffer's name -> its value; every device holds a copy."""
-    return {
-        name: Value(f"buffer/{name}", "buffer", tuple(buffer.shape), buffer.dtype, ((),) * buffer.dim())
-        for name, buffer in module.named_buffers()
-    }
-
-
-def _batch_values(batch: Mapping[str, Field], mesh: DeviceMesh, microbatches: int) -> dict[str, Value]:
-    """Each field's name -> its value; rows are split over every axis of the mesh."""
-    names = tuple(_axes(mesh))
-    for name, field in batch.items():
-        if field.shape[0] % (mesh.size() * microbatches):
-            raise GraphError(
-                f"batch field {name!r} has {field.shape[0]} rows; they must divide into {mesh.size()} devices x "
-                f"{microbatches} microbatches"
-            )
-    return {
-        name: Value(f"batch/{name}", "batch", field.shape, field.dtype, (names, *((),) * (len(field.shape) - 1)))
-        for name, field in batch.items()
-    }
-
-
-def _as_dtensor(shard: Tensor, value: Value, mesh: DeviceMesh) -> DTensor:
-    """A device's shard of `value` as the whole of it. `value` is split on its first dimension, over the last axis."""
-    return DTensor.from_local(
-        shard,
-        mesh,
-        parameter_placements(mesh),
-        shape=torch.Size(value.shape),
-        stride=torch.empty(value.shape, device="meta").stride(),
-        run_check=False,
-    )
-
-
 def _sum_over(local: Tensor, mesh: DeviceMesh, axes: Sequence[str]) -> Tensor:
     """The sum of every device's `local` over the named axes."""
-    placements: list[Placement] = [Partial() if axis in axes else Replicate() for axis in _axes(mesh)]
+    placements: list[Placement] = [Partial() if axis in axes else Replicate() for axis in mesh_axes(mesh)]
     whole = DTensor.from_local(local, mesh, placements, run_check=False)
     for i in range(mesh.ndim):  # one axis at a time: each is a network of its own
         placements[i] = Replicate()
@@ -286,4 +309,10 @@ def _sum_over(local: Tensor, mesh: DeviceMesh, axes: Sequence[str]) -> Tensor:
 
 def _reduce_replicas(grad: Tensor, mesh: DeviceMesh) -> Tensor:
     """What `simple_fsdp` leaves to do: the sum of a gradient's shard over all axes but the last."""
-    return _sum_over(grad, mesh, tuple(_axes(mesh))[:-1])
+    return _sum_over(grad, mesh, tuple(mesh_axes(mesh))[:-1])
+
+
+def _squares(grad: Tensor, value: Value) -> Tensor:
+    """The sum of squares of each parameter that this gradient is of: one element, or one for each layer."""
+    squares = grad.float().square()
+    return squares.flatten(1).sum(1) if value.members else squares.sum().reshape(1)

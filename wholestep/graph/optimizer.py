@@ -33,30 +33,36 @@ class AdamW(Node):
     slots = ("exp_avg", "exp_avg_sq")
     """What is stored for each parameter, of its own shape and dtype, zero at the start."""
 
-    def update(
-        self, parameter: Tensor, grad: Tensor, slots: Sequence[Tensor], lr: Tensor, step: Tensor
-    ) -> tuple[Tensor, list[Tensor]]:
-        """One update of one parameter (or one shard of it: the update is element-wise).
+    def update_slots(self, grad: Tensor, slots: Sequence[Tensor]) -> list[Tensor]:
+        """The slots of one parameter (or of one shard of it: all of this is element-wise) after a gradient.
+
+        Args:
+            grad: of the parameter's shape and dtype.
+            slots: in the order of `self.slots`.
+        """
+        beta1, beta2 = self.betas
+        exp_avg, exp_avg_sq = slots
+        return [torch.lerp(exp_avg, grad, 1 - beta1), exp_avg_sq * beta2 + grad * grad * (1 - beta2)]
+
+    def update_parameter(self, parameter: Tensor, slots: Sequence[Tensor], lr: Tensor, step: Tensor) -> Tensor:
+        """The parameter after a step, from its *updated* slots.
+
+        The two halves are apart so that a step can put a condition on the slots before they are used. A program that
+        used slots other than those it stores would have to copy the old ones, which it overwrites.
 
         Args:
             parameter: fp32.
-            grad: of the parameter's shape and dtype.
-            slots: the parameter's, in the order of `self.slots`.
+            slots: after this step's gradient.
             lr: fp32 scalar, this step's learning rate.
             step: fp32 scalar, this step's number, from 1.
         """
-        beta1, beta2 = self.betas
         # 1 - beta ** step, without the cancellation that fp32 would suffer while step is small.
         bias_correction1, bias_correction2 = (
             -torch.expm1(step * (math.log(beta) if beta else -math.inf)) for beta in self.betas
         )
         exp_avg, exp_avg_sq = slots
-        parameter = parameter * (1 - lr * self.weight_decay)
-        exp_avg = torch.lerp(exp_avg, grad, 1 - beta1)
-        exp_avg_sq = exp_avg_sq * beta2 + grad * grad * (1 - beta2)
         denominator = exp_avg_sq.sqrt() / bias_correction2.sqrt() + self.eps
-        parameter = parameter - (lr / bias_correction1) * (exp_avg / denominator)
-        return parameter, [exp_avg, exp_avg_sq]
+        return parameter * (1 - lr * self.weight_decay) - (lr / bias_correction1) * (exp_avg / denominator)
 
 
 def clip_factor(norm: Tensor, limit: float | None) -> Tensor:

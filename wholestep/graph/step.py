@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Literal
 
 import torch
 from torch import fx
+from torch.utils._pytree import tree_leaves
 
 Kind = Literal["parameter", "optimizer", "buffer", "batch", "scalar", "metric"]
 STATE: frozenset[Kind] = frozenset({"parameter", "optimizer", "buffer"})
@@ -28,6 +30,8 @@ class Value:
         shape: global shape, as stored (padded where the mesh does not divide it).
         dtype: torch dtype.
         placement: for each dimension the mesh axes that split it. An axis named nowhere holds a copy.
+        members: where this is one parameter (or slot) of several layers, stacked along the first dimension: the
+            names, without the `parameter/`, that it has in each.
     """
 
     name: str
@@ -35,6 +39,23 @@ class Value:
     shape: tuple[int, ...]
     dtype: torch.dtype
     placement: tuple[AxisNames, ...]
+    members: tuple[str, ...] = ()
+
+    def stacked(self, name: str, members: tuple[str, ...]) -> Value:
+        """Values like this one of several layers as one."""
+        return dataclasses.replace(
+            self, name=name, shape=(len(members), *self.shape), placement=((), *self.placement), members=members
+        )
+
+    def unstacked(self) -> tuple[Value, ...]:
+        """The layers' own values; this one alone if it is not stacked."""
+        prefix = self.name.partition("/")[0]
+        return tuple(
+            dataclasses.replace(
+                self, name=f"{prefix}/{member}", shape=self.shape[1:], placement=self.placement[1:], members=()
+            )
+            for member in self.members
+        ) or (self,)
 
     def local_shape(self, axes: dict[str, int]) -> tuple[int, ...]:
         """The shape one device holds, on a mesh of these axis sizes."""
@@ -63,6 +84,14 @@ class StepGraph:
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     axes: dict[str, int]
+
+    def check(self) -> None:
+        """See that the graph's inputs and outputs have the shapes and dtypes that the signature says."""
+        results = tree_leaves(self.module.graph.output_node().args[0])
+        placeholders = self.module.graph.find_nodes(op="placeholder")
+        for value, node in zip((*self.inputs, *self.outputs), (*placeholders, *results), strict=True):
+            fake = node.meta["val"]
+            assert (tuple(fake.shape), fake.dtype) == (value.local_shape(self.axes), value.dtype), (value, fake)
 
     def state(self) -> tuple[Value, ...]:
         """The inputs that make up the state."""

@@ -42,17 +42,21 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
         graph_module = make_fx(_flat(function), decomposition_table=table, tracing_mode="fake")(*inputs)
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
     for each in graphs(graph_module):
-        _label(each)
+        label(each)
     _check_pure(graph_module)
     return graph_module
 
 
-def gradients(loss: Tensor, inputs: Sequence[Tensor]) -> list[Tensor | None]:
-    """`torch.autograd.grad`, under which traced nodes know which forward operator they are the gradient of."""
-    if loss.grad_fn is None:
+def gradients(
+    outputs: Sequence[Tensor], inputs: Sequence[Tensor], tangents: Sequence[Tensor] | None = None
+) -> list[Tensor | None]:
+    """`torch.autograd.grad`, under which traced nodes know which forward operator they are the gradient of. None for
+    an input that no output depends on."""
+    roots = [output.grad_fn for output in outputs if output.grad_fn is not None]
+    if not roots:
         return [None] * len(inputs)
-    setup_stacktrace_preservation_hooks([loss.grad_fn])
-    return list(torch.autograd.grad(loss, inputs, allow_unused=True))
+    setup_stacktrace_preservation_hooks(roots)
+    return list(torch.autograd.grad(outputs, inputs, tangents, allow_unused=True))
 
 
 def _flat(function: Callable[..., Any]) -> Callable[..., list[Tensor]]:
@@ -96,14 +100,17 @@ def _module_paths(module: nn.Module | None) -> Iterator[None]:
             stack.close()
 
 
-def _label(graph_module: fx.GraphModule) -> None:
-    """Set `meta["module"]` on every node: a gradient's is that of the forward operator with its sequence number."""
+def label(graph_module: fx.GraphModule) -> None:
+    """Set `meta["module"]` on every node: a gradient's is that of the forward operator with its sequence number. Nodes
+    that are labelled already keep their label."""
     path_of: dict[int, str] = {}
     for node in graph_module.graph.nodes:
         path = node.meta.get("custom", {}).get("module")
         if path is not None and not node.meta.get("autograd_backward"):
             path_of.setdefault(node.meta.get("seq_nr", -1), path)
     for node in graph_module.graph.nodes:
+        if "backward" in node.meta:
+            continue
         path = node.meta.get("custom", {}).get("module")
         if path is None and node.meta.get("autograd_backward"):
             number = node.meta.get("seq_nr", -1)

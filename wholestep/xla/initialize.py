@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -25,18 +24,18 @@ def initialize_state(
     whose programs are alike share an executable. Random draws depend on `seed` and the tensor alone: every mesh gets
     the same parameters, bit for bit.
     """
-    programs: dict[Hashable, Callable[[jax.Array, int], jax.Array]] = {}
+    programs: dict[Hashable, Callable[..., jax.Array]] = {}
     key = jax.random.key(seed)
     state: State = {}
     for value in step.state():
         if value.kind == "optimizer":
             state[value.name] = _zeros(value, mesh)
             continue
-        initializer = initializers[value.name.partition("/")[2]]
-        fingerprint = (initializer.fingerprint, value.shape, value.placement)
+        members = [initializers[each.name.partition("/")[2]] for each in value.unstacked()]
+        fingerprint = (tuple(each.fingerprint for each in members), value.shape, value.placement)
         if fingerprint not in programs:
-            programs[fingerprint] = _program(initializer, value, mesh)
-        state[value.name] = programs[fingerprint](key, initializer.index)
+            programs[fingerprint] = _program(members, value, mesh)
+        state[value.name] = programs[fingerprint](key, np.asarray([each.index for each in members]))
     return state
 
 
@@ -48,14 +47,25 @@ def _zeros(value: Value, mesh: jax.sharding.Mesh) -> jax.Array:
     return jax.make_array_from_callback(value.shape, sharding(value, mesh), shard)
 
 
-def _program(initializer: Initializer, value: Value, mesh: jax.sharding.Mesh) -> Callable[[jax.Array, int], Any]:
-    """`(key, index) -> value`, compiled for the value's own sharding."""
-    check_operators(initializer.module)
+def _program(members: Sequence[Initializer], value: Value, mesh: jax.sharding.Mesh) -> Callable[..., jax.Array]:
+    """`(key, indices of the members) -> value`, compiled for the value's own sharding. A stacked value has a member for
+    each layer; if all are made alike, it is made by one loop."""
+    alike = len({each.fingerprint for each in members}) == 1
+    shape = value.shape[1:] if value.members else value.shape
+    for each in members[:1] if alike else members:
+        check_operators(each.module)
 
-    def make(key: jax.Array, index: jax.Array) -> jax.Array:
+    def one(key: jax.Array, index: jax.Array, initializer: Initializer) -> jax.Array:
         (whole,) = Interpreter(jax.random.fold_in(key, index)).run(initializer.module)
-        if value.shape and not whole.ndim:
+        if shape and not whole.ndim:
             whole = whole.reshape(1)  # a scalar parameter is stored as a vector
-        return jnp.pad(whole, [(0, stored - size) for stored, size in zip(value.shape, whole.shape, strict=True)])
+        return jnp.pad(whole, [(0, stored - size) for stored, size in zip(shape, whole.shape, strict=True)])
+
+    def make(key: jax.Array, indices: jax.Array) -> jax.Array:
+        if not value.members:
+            return one(key, indices[0], members[0])
+        if alike:
+            return jax.lax.map(lambda index: one(key, index, members[0]), indices)
+        return jnp.stack([one(key, indices[i], each) for i, each in enumerate(members)])
 
     return jax.jit(make, out_shardings=sharding(value, mesh))

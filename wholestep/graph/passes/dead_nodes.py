@@ -12,6 +12,5 @@ def remove_dead_nodes(step: StepGraph) -> StepGraph:
     module = copy_graph(step.module)
     for graph_module in graphs(module):
         graph_module.graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
-        graph_module.delete_all_unused_submodules()
         graph_module.recompile()
     return dataclasses.replace(step, module=module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import torch
 from torch import fx
@@ -32,15 +33,20 @@ def remove_identities(step: StepGraph) -> StepGraph:
     values nothing can be written in place, so a copy is its source.)"""
     module = copy_graph(step.module)
     for graph_module in graphs(module):
-        for node in list(graph_module.graph.nodes):
-            if node.op == "call_function" and _is_identity(node, step.axes):
-                node.replace_all_uses_with(node.args[0])
-                graph_module.graph.erase_node(node)
-        graph_module.recompile()
+        drop_identities(graph_module, step.axes)
     return dataclasses.replace(step, module=module)
 
 
-def _is_identity(node: fx.Node, axes: dict[str, int]) -> bool:
+def drop_identities(graph_module: fx.GraphModule, axes: Mapping[str, int]) -> None:
+    """The same for one graph, in place."""
+    for node in list(graph_module.graph.nodes):
+        if node.op == "call_function" and _is_identity(node, axes):
+            node.replace_all_uses_with(node.args[0])
+            graph_module.graph.erase_node(node)
+    graph_module.recompile()
+
+
+def _is_identity(node: fx.Node, axes: Mapping[str, int]) -> bool:
     if node.target in _ALWAYS:
         return True
     if node.target in _COLLECTIVES:

@@ -1,0 +1,15 @@
+"""Moves between device memory and the host's, as nodes of a step graph."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def to_host(x: Tensor) -> Tensor:
+    """The same values in host memory. In PyTorch, where a step graph runs on one device, `x` itself."""
+    return x
+
+
+def to_device(x: Tensor) -> Tensor:
+    """The same values in device memory. In PyTorch `x` itself."""
+    return x

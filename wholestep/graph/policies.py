@@ -1,0 +1,57 @@
+"""What the backward pass of a layer finds kept, and what it computes again: the policies by name.
+
+Gathered weights are never kept: the backward pass gathers them again. What enters a layer is always kept.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from wholestep.graph.partition import Fate, Policy
+
+aten = torch.ops.aten
+
+_MATMULS = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.default})
+
+
+def save_all(node: fx.Node) -> Fate:
+    """Everything that a gradient needs."""
+    return Fate.SAVE
+
+
+def recompute_all(node: fx.Node) -> Fate:
+    """Layer inputs only."""
+    return Fate.SAVE if node.op == "placeholder" else Fate.RECOMPUTE
+
+
+def save_matmuls(node: fx.Node) -> Fate:
+    """Layer inputs and the results of matrix products."""
+    return Fate.SAVE if node.op == "placeholder" or node.target in _MATMULS else Fate.RECOMPUTE
+
+
+def save_attention(node: fx.Node) -> Fate:
+    """Layer inputs and what the core of attention (a submodule called `inner`) returns."""
+    return Fate.SAVE if node.op == "placeholder" or _leaves(node, "inner") else Fate.RECOMPUTE
+
+
+def offload_layer_inputs(node: fx.Node) -> Fate:
+    """Layer inputs, in host memory."""
+    return Fate.OFFLOAD if node.op == "placeholder" else Fate.RECOMPUTE
+
+
+def offload_matmuls(node: fx.Node) -> Fate:
+    """Layer inputs and the results of matrix products, in host memory."""
+    return Fate.OFFLOAD if save_matmuls(node) is Fate.SAVE else Fate.RECOMPUTE
+
+
+POLICIES: dict[str, Policy] = {
+    policy.__name__: policy
+    for policy in (save_all, recompute_all, save_matmuls, save_attention, offload_layer_inputs, offload_matmuls)
+}
+
+
+def _leaves(node: fx.Node, submodule: str) -> bool:
+    """Whether the node's result is read outside of the submodule of that name which computes it."""
+    path = node.meta.get("module", "")
+    return path.rpartition(".")[2] == submodule and any(user.meta.get("module") != path for user in node.users)
