@@ -18,9 +18,10 @@ from torch.distributed.device_mesh import DeviceMesh
 from wholestep.config.node import Node
 from wholestep.data import Text
 from wholestep.errors import ConfigError
-from wholestep.graph.capture import capture_eval_step, capture_train_step
+from wholestep.graph.capture import Looped, capture_eval_step, capture_train_step
 from wholestep.graph.initialize import Initializer, capture_initializers
 from wholestep.graph.optimizer import AdamW
+from wholestep.graph.policies import POLICIES
 from wholestep.graph.schedule import Schedule
 from wholestep.graph.signature import Field
 from wholestep.models.decoder import Decoder
@@ -45,6 +46,25 @@ class Precision(Node):
 
     def build(self) -> Policy:
         return Policy(gather_dtype=getattr(torch, self.gather), reduce_dtype=getattr(torch, self.reduce))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layers(Node):
+    """How layers that are alike run. The numbers are the same either way.
+
+    Attributes:
+        execution: `unrolled` lays them out one after the other; `loop` makes them one loop forward and one backward,
+            so that the size of the program does not grow with their number.
+        keep: of a loop: what the backward pass finds kept (`wholestep.graph.policies`).
+    """
+
+    execution: Literal["unrolled", "loop"] = "unrolled"
+    keep: Literal[
+        "save_all", "recompute_all", "save_matmuls", "save_attention", "offload_layer_inputs", "offload_matmuls"
+    ] = "save_all"
+
+    def build(self) -> Looped | None:
+        return Looped(POLICIES[self.keep]) if self.execution == "loop" else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +102,7 @@ class Recipe(Node):
     data: Text = field(default_factory=Text)
     precision: Precision = field(default_factory=Precision)
     mesh: Mesh = field(default_factory=Mesh)
+    layers: Layers = field(default_factory=Layers)
     checkpoints: Checkpointing = field(default_factory=Checkpointing)
     evaluation: Evaluation = field(default_factory=Evaluation)
     sequence_length: int
@@ -129,7 +150,13 @@ def train_program(recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
     """The training step of `recipe`, for a mesh of `recipe.mesh`'s axes (of devices that need not be here)."""
     with _sharded_model(recipe) as (model, mesh):
         step = capture_train_step(
-            model, recipe.objective.build(), recipe.optimizer, recipe.batch, mesh, recipe.microbatches
+            model,
+            recipe.objective.build(),
+            recipe.optimizer,
+            recipe.batch,
+            mesh,
+            recipe.microbatches,
+            recipe.layers.build(),
         )
     return Program(step, devices)
 
@@ -137,7 +164,7 @@ def train_program(recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
 def eval_program(recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
     """The loss of a batch without gradients, on the training state's parameters. The batch is the training batch."""
     with _sharded_model(recipe) as (model, mesh):
-        step = capture_eval_step(model, recipe.objective.build(), recipe.batch, mesh)
+        step = capture_eval_step(model, recipe.objective.build(), recipe.batch, mesh, recipe.layers.build())
     return Program(step, devices)
 
 

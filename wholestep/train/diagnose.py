@@ -10,6 +10,7 @@ import numpy as np
 
 from wholestep.errors import NonFiniteError
 from wholestep.xla.program import Program, State
+from wholestep.xla.stacking import unstack
 
 
 def non_finite(program: Program, step: int, state: State, metrics: Mapping[str, jax.Array]) -> NonFiniteError:
@@ -21,7 +22,8 @@ def non_finite(program: Program, step: int, state: State, metrics: Mapping[str, 
         state: after the step; a step whose loss or gradients are not finite leaves its state as it was.
         metrics: of the step.
     """
-    trained = [value.name for value in program.step.outputs if value.kind == "parameter"]
+    trained = [e.name for value in program.step.outputs if value.kind == "parameter" for e in value.unstacked()]
+    state = unstack(state, program.step, program.mesh)
     what = f"step {step}: the loss is {float(metrics['loss'])}, the gradient norm {float(metrics['grad_norm'])}"
     for name in trained:
         if not bool(jnp.isfinite(state[name]).all()):

@@ -20,6 +20,7 @@ from wholestep.train.observer import Observer
 from wholestep.train.profile import Trace
 from wholestep.train.signals import StopRequest
 from wholestep.xla.program import Program, State
+from wholestep.xla.stacking import unstack
 
 
 @dataclass(kw_only=True)
@@ -29,7 +30,7 @@ class Loop:
     Attributes:
         step: the last step whose result is in `state`.
         state: donated to each step and replaced by what comes out.
-        shapes: name of each state value -> shape without padding.
+        shapes: name of each state value, layers apart -> shape without padding.
     """
 
     recipe: Recipe
@@ -112,8 +113,9 @@ class Loop:
         return validation
 
     def _save(self, data_state: dict[str, Any]) -> None:
-        """Save the state, with the stream of batches as it was after this step's."""
-        self.checkpoints.save(self.step, self.state, self.shapes, {"data": data_state})
+        """Save the state, layers apart, with the stream of batches as it was after this step's."""
+        apart = unstack(self.state, self.program.step, self.program.mesh)
+        self.checkpoints.save(self.step, apart, self.shapes, {"data": data_state})
 
 
 def _due(step: int, every: int) -> bool:

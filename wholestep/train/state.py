@@ -14,20 +14,21 @@ from wholestep.pipeline import Recipe, build_model, initializers
 from wholestep.xla.dtypes import carried
 from wholestep.xla.initialize import initialize_state
 from wholestep.xla.program import State, sharding
+from wholestep.xla.stacking import stack, unstack, unstacked_values
 
 
 def logical_shapes(recipe: Recipe, step: StepGraph) -> dict[str, tuple[int, ...]]:
-    """Name of each state value -> the shape of the tensor it is, without the padding it is stored with."""
+    """Name of each state value, layers apart -> the shape of the tensor it is, without padding."""
     model = build_model(recipe)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    return {value.name: tuple(tensors[value.name.partition("/")[2]].shape) for value in step.state()}
+    return {value.name: tuple(tensors[value.name.partition("/")[2]].shape) for value in unstacked_values(step)}
 
 
 def specs(step: StepGraph, mesh: jax.sharding.Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Name of each state value -> its stored shape, dtype and sharding."""
+    """Name of each state value, layers apart -> its stored shape, dtype and sharding."""
     return {
         value.name: jax.ShapeDtypeStruct(value.shape, carried(value.dtype), sharding=sharding(value, mesh))
-        for value in step.state()
+        for value in unstacked_values(step)
     }
 
 
@@ -48,12 +49,12 @@ def state_from_huggingface(
     reader = Reader(directory)
     model = build_model(recipe)
     reader.require({hf_name(name): parameter for name, parameter in model.named_parameters()})
-    state = initial_state(recipe, step, mesh)
-    for value in step.state():
+    state = unstack(initial_state(recipe, step, mesh), step, mesh)
+    for value in unstacked_values(step):
         if value.kind == "parameter":
             name = value.name.removeprefix("parameter/")
             state[value.name] = _read_sharded(reader, hf_name(name), value, mesh)
-    return state
+    return stack(state, step, mesh)
 
 
 def _read_sharded(reader: Reader, name: str, value: Value, mesh: jax.sharding.Mesh) -> jax.Array:

@@ -24,6 +24,7 @@ from wholestep.train.state import initial_state, logical_shapes, specs
 from wholestep.xla.chips import Peak, peak_of
 from wholestep.xla.devices import device_mesh
 from wholestep.xla.program import Program, State
+from wholestep.xla.stacking import stack
 
 MakeState = Callable[[Recipe, StepGraph, jax.sharding.Mesh], State]
 
@@ -147,6 +148,7 @@ class Trainer:
     ) -> tuple[int, State]:
         step = checkpoints.latest()
         assert step is not None
-        state = checkpoints.restore(step, specs(program.step, self.mesh), shapes)
+        apart = checkpoints.restore(step, specs(program.step, self.mesh), shapes)
+        state = stack(apart, program.step, self.mesh)
         self.data.train.set_state(checkpoints.extra(step)["data"])
         return step, state
