@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.utils import reenter_make_fx
+from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
@@ -163,22 +164,32 @@ class LoopedStack:
                     *(torch.empty_like(s[0]) for s in shards),
                     *map(_empty_like, constants),
                 ]
-            body = reenter_make_fx(partial(self._body, len(carry), len(shards)))(*fakes)
+            body = reenter_make_fx(partial(self._forward, len(carry)))(*fakes)
             results = record_loop(body, carry, shards, constants)
         return tree_unflatten(results, self._result_spec)
 
-    def _body(self, carry: int, parameters: int, *tensors: Tensor) -> list[Tensor]:
-        """One period of layers: carry, one trip's shards, constants -> new carry."""
-        state, shards = list(tensors[:carry]), tensors[carry : carry + parameters]
-        constants = iter(tensors[carry + parameters :])
+    def _forward(self, carry: int, *tensors: Tensor) -> list[Tensor]:
+        """Carry, one trip's shards, constants -> new carry."""
+        inputs = list(tensors)
+        self._shards_to_weights(inputs, carry)
+        return self._body(carry, inputs)
+
+    def _shards_to_weights(self, inputs: list[Tensor], carry: int) -> None:
+        for i, parameter in enumerate(self.parameters, start=carry):
+            inputs[i] = parameter.as_weight(inputs[i].detach())
+
+    def _body(self, carry: int, inputs: list[Tensor]) -> list[Tensor]:
+        """One period of layers: carry, one trip's weights, constants -> new carry."""
+        state, given_weights = inputs[:carry], inputs[carry : carry + len(self.parameters)]
+        constants = iter(inputs[carry + len(self.parameters) :])
         rest = [
             next(constants) if isinstance(argument, Tensor) and i not in self._links else argument
             for i, argument in enumerate(self._first)
         ]
         for position, layer in enumerate(self.layers):
             weights = {
-                parameter.name: parameter.as_weight(shard)
-                for parameter, shard in zip(self.parameters, shards, strict=True)
+                parameter.name: weight
+                for parameter, weight in zip(self.parameters, given_weights, strict=True)
                 if parameter.position == position
             }
             given = [state[self._links[i]] if i in self._links else argument for i, argument in enumerate(rest)]
@@ -199,13 +210,17 @@ class LoopedStack:
             inputs, tangents = list(tensors[: -len(carry)]), tensors[-len(carry) :]
             constants_at = len(carry) + len(shards)
             wanted = [*range(constants_at), *(constants_at + i for i in differentiable)]
+            # Gradients are taken of the weights, not of the shards they are made from: that is where what is `Partial`
+            # over replicas stays so. The step sums it up once; the backward of making a weight would do it here too.
+            self._shards_to_weights(inputs, len(carry))
             for i in wanted:
                 inputs[i] = inputs[i].detach().requires_grad_(True)
             with torch.enable_grad():
-                outputs = self._body(len(carry), len(shards), *inputs)
+                outputs = self._body(len(carry), inputs)
             grads = gradients(outputs, [inputs[i] for i in wanted], tangents)
             grads = [torch.zeros_like(inputs[i]) if g is None else g for i, g in zip(wanted, grads, strict=True)]
-            return [*(output.detach() for output in outputs), *grads]
+            local = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
+            return [*(output.detach() for output in outputs), *local]
 
         with disable_proxy_modes_tracing():
             fakes = [*map(_empty_like, carry), *(torch.empty_like(s[0]) for s in shards), *map(_empty_like, constants)]
