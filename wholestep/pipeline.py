@@ -5,10 +5,11 @@ recipe --build--> module on meta --simple_fsdp--> sharded module --capture--> St
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from wholestep.config.node import Node
+from wholestep.config.override import flatten
 from wholestep.data import Text
 from wholestep.errors import ConfigError
 from wholestep.graph.capture import Looped, capture_eval_step, capture_train_step
@@ -117,9 +119,13 @@ class Recipe(Node):
         Raises:
             ConfigError: what does not fit, and what would.
         """
-        for name in ("sequence_length", "batch_size", "microbatches", "steps"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it is at least 1")
+        for path, value in flatten(self).items():
+            if (path in _AT_LEAST_1 or path.startswith("model.")) and type(value) is int and value < 1:
+                raise ConfigError(f"{path} is {value}; it is at least 1")
+        for path, (holds, rule) in _RULES.items():
+            value = flatten(self)[path]
+            if not holds(value):
+                raise ConfigError(f"{path} is {value}; {rule}")
         limit = self.model.rotary.max_sequence_length
         if self.sequence_length > limit:
             raise ConfigError(
@@ -138,6 +144,19 @@ class Recipe(Node):
         """The fields of a global batch, int64 [batch_size, sequence_length] each."""
         shape = (self.batch_size, self.sequence_length)
         return {name: Field(shape, torch.int64) for name in ("tokens", "labels", "positions", "segment_ids")}
+
+
+_AT_LEAST_1 = frozenset(
+    {"sequence_length", "batch_size", "microbatches", "steps", "checkpoints.keep", "evaluation.batches"}
+)
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "seed": (lambda seed: 0 <= seed < 2**32, "it is from 0 to 2**32 - 1"),
+    "optimizer.lr": (lambda lr: 0 <= lr < math.inf, "it is a finite number, not negative"),
+    "optimizer.betas": (lambda betas: all(0 <= beta < 1 for beta in betas), "each is at least 0 and less than 1"),
+    "optimizer.eps": (lambda eps: 0 < eps < math.inf, "it is a finite number greater than 0"),
+    "optimizer.weight_decay": (lambda decay: 0 <= decay < math.inf, "it is a finite number, not negative"),
+    "schedule.warmup_steps": (lambda steps: steps >= 0, "it is not negative"),
+}
 
 
 def build_model(recipe: Recipe) -> nn.Module:

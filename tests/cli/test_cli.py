@@ -67,6 +67,15 @@ def test_recipes_show_prints_the_tree(capsys) -> None:
         (["train", "--resume"], "--resume needs --out"),
         (["train", "--resume", "--out", "nothing-here"], "holds no run"),
         (["train", "--init", "nothing-here"], "nothing-here"),
+        (["train", "--set", "optimizer.lr=nan"], "optimizer.lr is nan; it is a finite number"),
+        (["train", "--set", "optimizer.betas=0.9,1.0"], "less than 1"),
+        (["train", "--set", "seed=-1"], "seed is -1"),
+        (["train", "--set", "evaluation.batches=0"], "evaluation.batches is 0; it is at least 1"),
+        (["train", "--set", "checkpoints.keep=0"], "checkpoints.keep is 0"),
+        (["train", "--set", "model.dim=-4"], "model.dim is -4"),
+        (["train", "--set", "model.layers.*.attention.num_kv_heads=0"], "num_kv_heads is 0"),
+        (["train", "--set", "model.layers.*.attention.num_kv_heads=3"], "num_kv_heads must divide num_heads"),
+        (["train", "--set", "model.layers.*.attention.head_dim=31"], "head_dim must be even"),
         (["trian"], "train"),
         (["export", "nothing-here", "--to", "somewhere"], "holds no run"),
     ],
@@ -141,6 +150,44 @@ def test_export_then_transformers_then_init(capsys, trained, tmp_path) -> None:
 
     code, _, err = run_cli(capsys, "export", str(trained["out"]), "--to", str(folder))
     assert code == 2 and "not empty" in err
+
+
+def test_a_refused_resume_changes_nothing(capsys, trained) -> None:
+    out = trained["out"]
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    code, _, err = run_cli(capsys, "train", "--resume", "--out", str(out), "--set", "model.dim=40")
+    assert code == 2 and "does not fit" in err
+    code, printed, _ = run_cli(capsys, "train", "--resume", "--out", str(out), "--json")
+    assert code == 0 and json.loads(printed)["steps"] == 10
+    changed = {p for p in out.rglob("*") if p.is_file() and before.get(p) != p.read_bytes()}
+    assert all("tensorboard" in str(path) or "tokenizer" in str(path) or path.name == "recipe.json" for path in changed)
+
+
+def test_a_folder_without_a_checkpoint_is_free_to_use(capsys, tmp_path, trained) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.json").write_bytes((trained["out"] / "recipe.json").read_bytes())
+    (run / "checkpoints").mkdir()
+    code, _, err = run_cli(capsys, "train", "--resume", "--out", str(run))
+    assert code == 2 and "no checkpoint to resume from" in err
+    code, _, err = run_cli(capsys, "export", str(run), "--to", str(tmp_path / "hf"))
+    assert code == 2 and "no checkpoint to export" in err
+    command = [word if word != str(trained["out"]) else str(run) for word in trained["command"]]
+    assert subprocess.run(command, capture_output=True, check=True).returncode == 0
+
+
+def test_a_path_that_cannot_be_made_is_one_line(capsys, tmp_path, trained) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    code, _, err = run_cli(capsys, "export", str(trained["out"]), "--to", str(file / "below"))
+    assert code == 2 and str(file) in err and "Traceback" not in err
+
+
+def test_help_without_arguments(capsys) -> None:
+    code, out, _ = run_cli(capsys)
+    assert code == 0 and "Usage:" in out
+    code, out, _ = run_cli(capsys, "recipes", "--json", "show", "llama3_debug")
+    assert code == 0 and json.loads(out)["node"] == "Recipe"
 
 
 def test_sigterm_saves_and_exits_with_0_and_resume_continues(trained, tmp_path, corpus) -> None:

@@ -30,10 +30,15 @@ def main() -> None:
     as_json = "--json" in sys.argv
     try:
         status = wholestep(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
+        sys.exit(0)
     except click.ClickException as error:
         _fail(error.format_message(), as_json)
     except WholestepError as error:
         _fail(str(error), as_json)
+    except OSError as error:
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), as_json)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(130)
     else:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from wholestep.cli.options import json_option
 from wholestep.config.override import describe, to_dict
@@ -23,16 +21,17 @@ def recipes(context: click.Context, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({entry.name: entry.summary for entry in entries().values()}))
         return
-    table = Table(box=None, show_header=False)
+    width = max(map(len, entries()))
     for entry in entries().values():
-        table.add_row(entry.name, entry.summary)
-    Console().print(table)
+        click.echo(f"{entry.name:{width}}  {entry.summary}")
 
 
 @recipes.command()
 @click.argument("name")
 @json_option
-def show(name: str, as_json: bool) -> None:
+@click.pass_context
+def show(context: click.Context, name: str, as_json: bool) -> None:
     """Print the whole config tree of the recipe NAME."""
     tree = find(name).function()
+    as_json = as_json or (context.parent is not None and context.parent.params["as_json"])
     click.echo(json.dumps(to_dict(tree)) if as_json else describe(tree))

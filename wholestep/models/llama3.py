@@ -137,6 +137,11 @@ def hf_config(config: Decoder.Config) -> dict[str, Any]:
     }:
         raise ConfigError("a Hugging Face Llama has equal layers and one norm; this model's differ")
     rotary, attention = config.rotary, layer.attention
+    if config.dim % attention.num_heads:
+        raise ConfigError(
+            f"a Hugging Face Llama needs a width that its heads divide; this model's are {config.dim} and "
+            f"{attention.num_heads}"
+        )
     values = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -27,9 +27,9 @@ class Display(Observer, contextlib.AbstractContextManager["Display"]):
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[figures]}"),
+            BarColumn(bar_width=10),
             TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[figures]}"),
             console=console,
             disable=not console.is_terminal,
         )
@@ -64,13 +64,16 @@ class Display(Observer, contextlib.AbstractContextManager["Display"]):
         if not self._console.is_terminal and (now - self._last_line > PLAIN_SECONDS or record.step == steps):
             self._last_line = now
             left = (steps - record.step) * _mean([each.seconds for each in self._recent])
-            self._console.print(f"step {record.step}/{steps}  {figures}  {left:.0f} s left", highlight=False)
+            self._console.print(
+                f"step {record.step}/{steps}  {figures}  {left:.0f} s left", highlight=False, soft_wrap=True
+            )
 
     def validated(self, step: int, validation: Validation) -> None:
         self._console.print(
             f"step {step}: held-out loss {validation.loss:.3f} nats over {validation.tokens:,} tokens "
             f"(their unigram entropy is {validation.unigram_entropy:.3f})",
             highlight=False,
+            soft_wrap=True,
         )
 
 

@@ -28,6 +28,8 @@ def export_run(directory: Path, target: Path) -> dict[str, Any]:
     run = RunDirectory(directory)
     description = Description.read(run.recipe)
     recipe, family = description.build(), description.family
+    if not run.has_checkpoint() or not run.tokenizer.is_dir():
+        raise CheckpointError(f"{directory} has no checkpoint to export")
     tokenizer = load_pretrained(str(run.tokenizer))
     config = {**family.hf_config(recipe.model), "bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
     parameters = dict(build_model(recipe).named_parameters())

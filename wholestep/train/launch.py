@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,17 @@ def launch(options: Options, console: Console) -> dict[str, Any]:
     enable_compile_cache(cache_root() / "xla")
     with Display(console) as display, count_compiles() as counts:
         trainer = Trainer(recipe, run, display)
-        description.write(run.recipe)
         make_state = initial_state
         if options.init is not None:
             make_state = partial(state_from_huggingface, directory=options.init, hf_name=description.family.hf_name)
-        outcome = trainer.train(resume=options.resume, make_state=make_state, profile=options.profile)
+        outcome = trainer.train(
+            resume=options.resume,
+            make_state=make_state,
+            profile=options.profile,
+            on_start=lambda: description.write(run.recipe),
+        )
+    if outcome.last is None and run.summary.exists():
+        return json.loads(run.summary.read_text())  # there was nothing left to do
     summary = {
         **summarize(outcome, description.recipe, recipe.model.num_parameters(), run),
         "compiled_programs": counts.compiled,
@@ -74,7 +82,7 @@ def launch(options: Options, console: Console) -> dict[str, Any]:
 def _new_run(options: Options) -> tuple[Description, RunDirectory]:
     name = options.recipe or DEFAULT_RECIPE
     run = RunDirectory(options.out or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    if run.recipe.exists():
+    if run.has_checkpoint():
         raise ConfigError(f"{run.path} holds a run already: --resume continues it; another --out starts anew")
     description = Description(recipe=name, overrides=_overrides(options))
     if options.init is not None:
@@ -92,9 +100,16 @@ def _resumed_run(options: Options) -> tuple[Description, RunDirectory]:
         raise ConfigError("--init starts a run and --resume continues one: give one of them")
     run = RunDirectory(options.out)
     saved = Description.read(run.recipe)
+    if not run.has_checkpoint():
+        raise CheckpointError(f"{run.path} has no checkpoint to resume from: start it anew, without --resume")
     if options.recipe not in (None, saved.recipe):
         raise CheckpointError(f"{run.path} is a run of {saved.recipe}, not of {options.recipe}")
-    return replace(saved, overrides=(*saved.overrides, *_overrides(options))), run
+    latest: dict[str, str] = {}
+    for override in (*saved.overrides, *_overrides(options)):
+        path = override.partition("=")[0]
+        latest.pop(path, None)  # the later one counts, where it stands
+        latest[path] = override
+    return replace(saved, overrides=tuple(latest.values())), run
 
 
 def _overrides(options: Options) -> tuple[str, ...]:
@@ -105,7 +120,14 @@ def _overrides(options: Options) -> tuple[str, ...]:
     if options.mesh is not None:
         changes += [f"mesh.{axis}={size}" for axis, size in Mesh.parse(options.mesh).axes.items()]
     if options.data is not None:
-        changes.append(f"data.source={options.data}")
+        changes.append(f"data.source={_absolute(options.data)}")
     if options.tokenizer is not None:
-        changes.append(f"data.tokenizer={options.tokenizer}")
+        changes.append(f"data.tokenizer={_absolute(options.tokenizer)}")
     return tuple(changes)
+
+
+def _absolute(name: str) -> str:
+    """A local path or glob so that it means the same from every folder; any other name as it is."""
+    here = Path(name).expanduser()
+    is_local = here.exists() or glob(str(here))  # noqa: PTH207 (Path.glob takes no absolute pattern)
+    return str(here.absolute()) if is_local else name

@@ -58,6 +58,7 @@ class Loop:
         """
         last, validation = None, None
         started: StartedStep | None = None
+        self.observer.phase("reading the first batches")
         batch, data_state = self._next_batch()
         data_state_here = data_state
         self.observer.phase("training")
@@ -83,6 +84,8 @@ class Loop:
         if started:  # stopped between two saves
             last = self._finish(started)
             self._save(data_state_here)
+        if last is None:  # nothing was left to do, and nothing is recorded twice
+            return None, validate(self.evaluation, self.state, self.data, self.recipe.evaluation.batches)
         return last, validation or self._validate()
 
     def _start_step(self, batch: Mapping[str, jax.Array]) -> StartedStep:

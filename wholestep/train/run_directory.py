@@ -58,6 +58,10 @@ class RunDirectory:
     def profile(self) -> Path:
         return self.path / "profile"
 
+    def has_checkpoint(self) -> bool:
+        """Whether the run has ever saved its state."""
+        return self.checkpoints.is_dir() and any(child.name.isdecimal() for child in self.checkpoints.iterdir())
+
 
 def write_json(file: Path, value: Mapping[str, Any]) -> None:
     """Write whole or not at all; the folder is made."""

@@ -11,7 +11,7 @@ import jax
 from wholestep.checkpoint.checkpoints import Checkpoints
 from wholestep.errors import CheckpointError, ConfigError
 from wholestep.graph.step import StepGraph
-from wholestep.pipeline import Recipe, eval_program, train_program
+from wholestep.pipeline import Recipe, build_model, eval_program, train_program
 from wholestep.train.evaluate import Validation
 from wholestep.train.loop import Loop
 from wholestep.train.meter import Meter
@@ -59,6 +59,7 @@ class Trainer:
             DataError: the text or the tokenizer cannot be read.
         """
         recipe.check()
+        build_model(recipe)  # whatever is wrong with the model's own configuration is said here
         self.recipe = recipe
         self.run = run
         self.mesh = device_mesh(recipe.mesh)
@@ -84,6 +85,7 @@ class Trainer:
         make_state: MakeState = initial_state,
         profile: bool = False,
         until: int | None = None,
+        on_start: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Run the recipe's steps, or those that are left, saving and validating on the way and at the end.
 
@@ -91,6 +93,8 @@ class Trainer:
             resume: continue from the folder's last checkpoint, the stream of batches included.
             make_state: gives the first state of a run that does not resume.
             profile: record a trace of a few steps into the run's folder.
+            on_start: called when everything is ready; before that a new run has written nothing into its folder, and a
+                resumed one has changed nothing.
             until: stop after this step, as a signal would; the schedule is still that of all the recipe's steps.
 
         Raises:
@@ -99,15 +103,14 @@ class Trainer:
         """
         recipe, observer = self.recipe, self.observer
         with contextlib.ExitStack() as stack:
-            checkpoints = stack.enter_context(Checkpoints(self.run.checkpoints, recipe.checkpoints.keep))
-            if resume and checkpoints.latest() is None:
+            if resume and not self.run.has_checkpoint():
                 raise CheckpointError(f"{self.run.path} has no checkpoint to resume from")
             observer.phase("capturing the training step")
             program = train_program(recipe, self.mesh)
             shapes = logical_shapes(recipe, program.step)
             if resume:
                 observer.phase("restoring the last checkpoint")
-                start, state = self._restore(checkpoints, program, shapes)
+                start, state = self._restore(program, shapes)
             else:
                 observer.phase("initializing the parameters")
                 start, state = 0, make_state(recipe, program.step, self.mesh)
@@ -116,6 +119,8 @@ class Trainer:
             observer.phase("compiling the validation step")
             evaluation = eval_program(recipe, self.mesh)
             _ = evaluation.executable
+            checkpoints = stack.enter_context(Checkpoints(self.run.checkpoints, recipe.checkpoints.keep))
+            on_start()
             self.data.tokenizer.save_pretrained(self.run.tokenizer)
             loop = Loop(
                 recipe=recipe,
@@ -124,7 +129,7 @@ class Trainer:
                 data=self.data,
                 checkpoints=checkpoints,
                 log=stack.enter_context(MetricsLog(self.run, first_step=start + 1)),
-                trace=stack.enter_context(Trace(self.run.profile, start + 3 if profile else None)),
+                trace=stack.enter_context(Trace(self.run.profile, min(start + 3, recipe.steps) if profile else None)),
                 meter=Meter(recipe, peak_of(self.mesh)),
                 stop=stack.enter_context(stop_signals()),
                 observer=observer,
@@ -143,12 +148,11 @@ class Trainer:
             peak=loop.meter.peak,
         )
 
-    def _restore(
-        self, checkpoints: Checkpoints, program: Program, shapes: Mapping[str, tuple[int, ...]]
-    ) -> tuple[int, State]:
-        step = checkpoints.latest()
-        assert step is not None
-        apart = checkpoints.restore(step, specs(program.step, self.mesh), shapes)
-        state = stack(apart, program.step, self.mesh)
-        self.data.train.set_state(checkpoints.extra(step)["data"])
-        return step, state
+    def _restore(self, program: Program, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, State]:
+        with Checkpoints(self.run.checkpoints) as checkpoints:
+            step = checkpoints.latest()
+            if step is None:
+                raise CheckpointError(f"{self.run.path} has no complete checkpoint to resume from")
+            apart = checkpoints.restore(step, specs(program.step, self.mesh), shapes)
+            self.data.train.set_state(checkpoints.extra(step)["data"])
+        return step, stack(apart, program.step, self.mesh)
