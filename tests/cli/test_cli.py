@@ -59,7 +59,7 @@ def test_recipes_show_prints_the_tree(capsys) -> None:
         (["train", "--set", "optimizer.lr=fast"], "expected float"),
         (["train", "--set", "model.dim"], "path=value"),
         (["train", "--mesh", "fdsp=8"], "fsdp"),
-        (["train", "--mesh", "fsdp=16", "--set", "batch_size=16"], "needs 16 devices, but there are 8"),
+        (["train", "--mesh", "fsdp=16"], "needs 16 devices, but there are 8"),
         (["train", "--set", "sequence_length=100000"], "RoPE table"),
         (["train", "--set", "model.vocab_size=1000"], "model.vocab_size=1000 is smaller than the tokenizer's"),
         (["train", "--data", "/nowhere/at/all"], "/nowhere/at/all"),

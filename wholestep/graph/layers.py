@@ -52,11 +52,13 @@ def layers_looped(module: nn.Module, runs: Sequence[LoopedStack]) -> Iterator[No
     replaced: list[nn.Module] = []
     try:
         for run in runs:
-            for path in run.stack.paths:
+            for index, path in enumerate(run.stack.paths):
                 layer = module.get_submodule(path)
-                layer.__dict__["forward"] = run.call
+                layer.__dict__["forward"] = partial(run.call, index)
                 replaced.append(layer)
         yield
+        for run in runs:
+            run.check_complete()
     finally:
         for layer in replaced:
             del layer.__dict__["forward"]
@@ -86,31 +88,40 @@ class LoopedStack:
     _previous: list[Tensor] = field(default_factory=list)
     _links: dict[int, int] = field(default_factory=dict)
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        """What a layer of the stack does instead of its own forward."""
+    def call(self, index: int, *args: Any, **kwargs: Any) -> Any:
+        """What the stack's layer of this index does instead of its own forward."""
+        if index != self._calls:
+            raise GraphError(
+                f"{self.stack.paths[index]} is called where {self.stack.paths[self._calls]} is expected; a loop runs "
+                "each layer once, in order"
+            )
         arguments, spec = tree_flatten((args, kwargs))
         if self._calls == 0:
-            self._first, self._spec = arguments, spec
+            self._first, self._spec, self._links = arguments, spec, {}
         else:
             self._check(arguments, spec)
         self._calls += 1
         if self._calls < len(self.stack.keys):
             return self._stand_in(args, kwargs)
+        self._calls = 0  # the module may run again
         return self._loop()
+
+    def check_complete(self) -> None:
+        """Raises:
+        GraphError: the forward pass ended in the middle of the stack.
+        """
+        if self._calls:
+            raise GraphError(f"{self.stack.paths[self._calls]} and those after it are not called; it cannot be looped")
 
     def _stand_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Tensors like the layer's results, to recognize when the next layer is given them."""
         if self._result_spec is None:
             with disable_proxy_modes_tracing(), torch.no_grad():
                 weights = {p.name: p.as_weight(torch.empty_like(p.shards[0])) for p in self._of_position(0)}
-                layer = self.layers[0]
-                del layer.__dict__["forward"]
-                try:
+                with _own_forward(self.layers[0]) as layer:
                     results = functional_call(
                         layer, weights, tree_map(_empty_like, args), tree_map(_empty_like, kwargs)
                     )
-                finally:
-                    layer.__dict__["forward"] = self.call
             flat, self._result_spec = tree_flatten(results)
             if not all(isinstance(result, Tensor) for result in flat):
                 raise GraphError(f"{self.stack.paths[0]} returns something that is not a tensor; it cannot be looped")
@@ -194,11 +205,8 @@ class LoopedStack:
             }
             given = [state[self._links[i]] if i in self._links else argument for i, argument in enumerate(rest)]
             args, kwargs = tree_unflatten(given, self._spec)
-            del layer.__dict__["forward"]
-            try:
+            with _own_forward(layer):
                 state = tree_flatten(functional_call(layer, weights, args, kwargs))[0]
-            finally:
-                layer.__dict__["forward"] = self.call
         return state
 
     def _joint(self, carry: list[Tensor], constants: list[Tensor]) -> Joint:
@@ -255,6 +263,16 @@ class _Loop(torch.autograd.Function):
         for i, grad in zip(halves.differentiable, results[carry:middle], strict=True):
             constant_grads[i] = grad
         return (None, None, None, *results[:carry], *results[middle:], *constant_grads)
+
+
+@contextmanager
+def _own_forward(layer: nn.Module) -> Iterator[nn.Module]:
+    """The layer as it is when it is no part of a loop."""
+    instead = layer.__dict__.pop("forward")
+    try:
+        yield layer
+    finally:
+        layer.__dict__["forward"] = instead
 
 
 def _empty_like(value: Any) -> Any:

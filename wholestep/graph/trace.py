@@ -11,6 +11,7 @@ import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
 from torch._decomp import core_aten_decompositions
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+from torch._subclasses import FakeTensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
@@ -64,7 +65,13 @@ def _flat(function: Callable[..., Any]) -> Callable[..., list[Tensor]]:
 
 
 def _check_pure(graph_module: fx.GraphModule) -> None:
-    """A graph is a function of values: tracing loses what a write does to the other views of its tensor."""
+    """A graph is a function of its inputs' values: tracing loses what a write does to the other views of its tensor,
+    and what a tensor from elsewhere holds."""
+    for each in graphs(graph_module):
+        for node in each.graph.find_nodes(op="get_attr"):
+            if isinstance(getattr(each, node.target), FakeTensor):
+                path = next((user.meta["module"] for user in node.users), "") or "the root module"
+                raise GraphError(f"{path} reads a tensor that it was not given (a looped layer's result, for example)")
     writes = {
         f"  {node.target}: in {node.meta['module'] or 'the root module'}"
         for each in graphs(graph_module)

@@ -58,11 +58,11 @@ class Trainer:
             ConfigError: parts of the recipe do not fit each other, the devices or the tokenizer.
             DataError: the text or the tokenizer cannot be read.
         """
+        self.mesh = device_mesh(recipe.mesh)
         recipe.check()
         build_model(recipe)  # whatever is wrong with the model's own configuration is said here
         self.recipe = recipe
         self.run = run
-        self.mesh = device_mesh(recipe.mesh)
         self.observer = observer or Observer()
         self.observer.phase("reading the text")
         self.data = recipe.data.build(

@@ -1,0 +1,151 @@
+"""Loops in place of layers: whatever code calls them in order, and an error for code that does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+from wholestep.errors import GraphError
+from wholestep.graph.capture import Looped, capture_train_step
+from wholestep.graph.optimizer import AdamW
+from wholestep.graph.policies import POLICIES
+from wholestep.graph.scan import loop
+from wholestep.graph.signature import Field
+from wholestep.graph.step import StepGraph
+from wholestep.parallel import Mesh, simple_fsdp, simulated_device_mesh
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 6, bias=False)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return x + torch.tanh(self.linear(x)) * scale
+
+
+class Model(nn.Module):
+    """Calls its blocks in the way that `style` says."""
+
+    def __init__(self, style: str, depth: int) -> None:
+        super().__init__()
+        self.style = style
+        blocks = [Block() for _ in range(depth)]
+        self.blocks = (
+            nn.ModuleDict({f"b{i}": b for i, b in enumerate(blocks)}) if style == "dict" else nn.ModuleList(blocks)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale, first = x.mean(-1, keepdim=True), x
+        if self.style == "dict":
+            for block in self.blocks.values():
+                x = block(x, scale=scale)
+        elif self.style == "skips":
+            for block in self.blocks:
+                x = block(x + first, scale)
+        elif self.style == "own argument":
+            for i, block in enumerate(self.blocks):
+                x = block(x, scale * i)
+        elif self.style == "stops early":
+            for block in list(self.blocks)[:-1]:
+                x = block(x, scale)
+        elif self.style == "looks inside":
+            states = []
+            for block in self.blocks:
+                x = block(x, scale)
+                states.append(x)
+            x = x + sum(states)
+        elif self.style == "out of order":
+            for block in reversed(self.blocks):
+                x = block(x, scale)
+        else:
+            for i, block in enumerate(self.blocks[: len(self.blocks)]):
+                x = block(x, scale) if i >= 0 else x
+        return x
+
+
+def capture(style: str, depth: int = 4, policy: str = "save_all", looped: bool = True) -> StepGraph:
+    with torch.device("meta"):
+        module = Model(style, depth)
+    batch = {"x": Field((8, 6), torch.float32)}
+
+    def objective(module: nn.Module, batch: dict[str, Tensor]):
+        return module(batch["x"]).square().sum(), torch.ones(()) * 8, {}
+
+    with simulated_device_mesh(Mesh(fsdp=2)) as mesh:
+        simple_fsdp(module, mesh)
+        how = Looped(POLICIES[policy]) if looped else None
+        return capture_train_step(module, objective, AdamW(), batch, mesh, looped=how)
+
+
+def loops(step: StepGraph) -> list[fx.Node]:
+    return [node for node in step.module.graph.nodes if node.target is loop]
+
+
+def operators(step: StepGraph, node: fx.Node) -> Counter[str]:
+    body = getattr(step.module, node.args[0].target)
+    return Counter(str(each.target) for each in body.graph.nodes if each.op == "call_function")
+
+
+@pytest.mark.parametrize("style", ["list", "dict"])
+def test_one_loop_forward_and_one_backward(style: str) -> None:
+    forward, backward = loops(capture(style))
+    assert "reverse" not in forward.kwargs and backward.kwargs["reverse"] is True
+
+
+def test_the_graph_does_not_grow_with_depth() -> None:
+    shallow, deep = capture("list", 2), capture("list", 12)
+    assert len(shallow.module.graph.nodes) == len(deep.module.graph.nodes)
+    assert len(shallow.inputs) == len(deep.inputs)
+    (weight,) = [value for value in deep.inputs if value.kind == "parameter"]
+    assert weight.shape == (12, 6, 6) and weight.members == tuple(f"blocks.{i}.linear.weight" for i in range(12))
+
+
+@pytest.mark.parametrize(
+    ("style", "message"),
+    [
+        ("skips", "argument 0 of blocks.1 is neither"),
+        ("own argument", "argument 1 of blocks.1 is neither"),
+        ("out of order", "blocks.3 is called where blocks.0 is expected"),
+        ("stops early", "blocks.3 and those after it are not called"),
+        ("looks inside", "reads a tensor that it was not given"),
+    ],
+)
+def test_layers_that_no_loop_can_stand_for_are_an_error(style: str, message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        capture(style)
+
+
+def test_such_layers_are_laid_out() -> None:
+    assert not loops(capture("skips", looped=False))
+
+
+def test_weights_are_gathered_again_and_never_kept() -> None:
+    for policy in POLICIES:
+        step = capture("list", policy=policy)
+        forward, backward = loops(step)
+        for node in (forward, backward):
+            assert operators(step, node)["_c10d_functional.all_gather_into_tensor.default"] == 1, policy
+        assert operators(step, backward)["_c10d_functional.reduce_scatter_tensor.default"] == 1
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept", "products"), [("save_all", 3, 2), ("recompute_all", 1, 3), ("save_matmuls", 2, 2)]
+)
+def test_what_is_kept_and_what_is_computed_again(policy: str, kept: int, products: int) -> None:
+    """Of `x + tanh(x @ w) * scale` the gradients need x, and tanh's result; from x @ w, or from nothing."""
+    step = capture("list", policy=policy)
+    forward, backward = loops(step)
+    body = getattr(step.module, forward.args[0].target)
+    assert len(body.graph.output_node().args[0]) - 1 <= kept
+    assert operators(step, backward)["aten.mm.default"] == products
+
+
+def test_offloaded_values_go_to_the_host_and_come_back() -> None:
+    step = capture("list", policy="offload_layer_inputs")
+    forward, backward = loops(step)
+    assert sum("to_host" in name for name in operators(step, forward)) == 1
+    assert sum("to_device" in name for name in operators(step, backward)) == 1
