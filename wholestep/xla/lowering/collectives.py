@@ -6,6 +6,7 @@ import jax
 import torch
 from jax import lax
 
+from wholestep.errors import LoweringError
 from wholestep.graph.collectives import GROUP, axis_of
 from wholestep.xla.lowering.registry import Context, lowers
 
@@ -30,7 +31,7 @@ def all_gather(x: jax.Array, size: int, axis: str) -> jax.Array:
 @lowers(c10d.reduce_scatter_tensor.default)
 def reduce_scatter(x: jax.Array, reduction: str, size: int, axis: str) -> jax.Array:
     if reduction != "sum":
-        raise NotImplementedError(f"reduce_scatter with {reduction!r}")
+        raise LoweringError(f"reduce_scatter with {reduction!r} has no lowering to XLA yet")
     return lax.psum_scatter(x, axis, tiled=True)
 
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from wholestep.errors import LoweringError
 from wholestep.xla.lowering.registry import lowers
 
 aten = torch.ops.aten
@@ -28,7 +29,7 @@ def embedding_dense_backward(
     grad: jax.Array, indices: jax.Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> jax.Array:
     if scale_grad_by_freq:
-        raise NotImplementedError("embedding with scale_grad_by_freq=True")
+        raise LoweringError("embedding with scale_grad_by_freq=True has no lowering to XLA yet")
     rows = grad.reshape(-1, grad.shape[-1])
     if padding_idx >= 0:
         rows = jnp.where(indices.reshape(-1, 1) == padding_idx, 0, rows)
