@@ -137,6 +137,16 @@ def test_a_signal_saves_and_ends_cleanly(recipe, tmp_path, number, uninterrupted
     assert losses(run) == losses(whole)
 
 
+@pytest.mark.parametrize("step", [4, 6])  # where a validation is due and a save is not; where neither is
+def test_a_stop_anywhere_saves_and_validates_the_last_step(recipe, tmp_path, step) -> None:
+    run = RunDirectory(tmp_path)
+    outcome = Trainer(recipe, run, StopAfter(step, signal.SIGTERM)).train()
+    with Checkpoints(run.checkpoints) as checkpoints:
+        assert checkpoints.latest() == outcome.step < 10
+    validations = [line for line in read_metrics(run.metrics) if line["kind"] == "validation"]
+    assert validations[-1]["step"] == outcome.step and validations[-1]["loss"] == outcome.validation.loss
+
+
 def test_a_non_finite_parameter_is_named(recipe, tmp_path) -> None:
     def broken(recipe, step, mesh):
         state = initial_state(recipe, step, mesh)

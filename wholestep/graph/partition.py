@@ -74,14 +74,12 @@ class Partition:
             gradients of the carry, of the constants with this layer's added, of the parameters.
         saved: how many values pass from one to the other.
         differentiable: which constants have a gradient.
-        recomputed: nodes of the forward half that the backward half runs again.
     """
 
     forward: fx.GraphModule
     backward: fx.GraphModule
     saved: int
     differentiable: tuple[int, ...]
-    recomputed: tuple[fx.Node, ...]
 
 
 def partition(joint: Joint, policy: Policy) -> Partition:
@@ -139,7 +137,6 @@ def partition(joint: Joint, policy: Policy) -> Partition:
         backward=half.finish([*new[: joint.carry], *added, *new[joint.carry : middle]]),
         saved=len(saved),
         differentiable=joint.differentiable,
-        recomputed=tuple(n for n in sorted(recomputed, key=order.__getitem__) if n.op == "call_function"),
     )
 
 

@@ -56,7 +56,8 @@ class Loop:
         Raises:
             NonFiniteError: a loss or a gradient norm is not finite; the last checkpoint is from before that.
         """
-        last, validation = None, None
+        first, saved, validated = self.step, self.step, -1
+        last: StepRecord | None = None
         started: StartedStep | None = None
         self.observer.phase("reading the first batches")
         batch, data_state = self._next_batch()
@@ -74,19 +75,23 @@ class Loop:
             self.trace.after(self.step, started.metrics)
             validate_now = _due(self.step, self.recipe.evaluation.every)
             save_now = _due(self.step, self.recipe.checkpoints.every)
-            if validate_now or save_now or self.step == end:
-                last, started, validation = self._finish(started), None, None
-                if validate_now or self.step == end:
-                    validation = self._validate()
-                if save_now or self.step == end:
+            if validate_now or save_now:
+                last, started = self._finish(started), None
+                if validate_now:
+                    validation, validated = self._validate(), self.step
+                if save_now:
                     self._save(data_state_here)
+                    saved = self.step
                 self.meter.restart()
-        if started:  # stopped between two saves
+        if started:
             last = self._finish(started)
+        if saved < self.step:
             self._save(data_state_here)
-        if last is None:  # nothing was left to do, and nothing is recorded twice
+        if self.step == first:  # nothing was left to do, and nothing is recorded twice
             return None, validate(self.evaluation, self.state, self.data, self.recipe.evaluation.batches)
-        return last, validation or self._validate()
+        if validated < self.step:
+            validation = self._validate()
+        return last, validation
 
     def _start_step(self, batch: Mapping[str, jax.Array]) -> StartedStep:
         self.step += 1
