@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from wholestep.config.override import replace
-from wholestep.graph.capture import Looped, capture_train_step
+from wholestep.graph.capture import capture_train_step
 from wholestep.graph.initialize import capture_initializers
+from wholestep.graph.objective import Layers
 from wholestep.graph.optimizer import AdamW
 from wholestep.graph.signature import Field
 from wholestep.models.decoder import Decoder
@@ -85,7 +86,7 @@ def captured(
     policy: Policy | None = None,
     microbatches: int = 1,
     seed: int = 0,
-    looped: Looped | None = None,
+    layers: Layers | None = None,
 ) -> Captured:
     """`module` (on meta) through the pipeline, on the CPU's virtual devices.
 
@@ -96,7 +97,7 @@ def captured(
     initializers = capture_initializers(module)
     with simulated_device_mesh(mesh) as simulated:
         simple_fsdp(module, simulated, policy)
-        step = capture_train_step(module, OBJECTIVE, optimizer, batch, simulated, microbatches, looped)
+        step = capture_train_step(module, OBJECTIVE, optimizer, batch, simulated, microbatches, layers)
     devices = device_mesh(mesh)
     state = initialize_state(step, initializers, devices, seed)
     for value in step.state():

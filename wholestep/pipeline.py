@@ -20,9 +20,11 @@ from wholestep.config.node import Node
 from wholestep.config.override import flatten
 from wholestep.data import Text
 from wholestep.errors import ConfigError
-from wholestep.graph.capture import Looped, capture_eval_step, capture_train_step
+from wholestep.graph import objective
+from wholestep.graph.capture import capture_eval_step, capture_train_step
 from wholestep.graph.initialize import Initializer, capture_initializers
 from wholestep.graph.optimizer import AdamW
+from wholestep.graph.partition import Keep
 from wholestep.graph.policies import POLICIES
 from wholestep.graph.schedule import Schedule
 from wholestep.graph.signature import Field
@@ -52,21 +54,24 @@ class Precision(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Layers(Node):
-    """How layers that are alike run. The numbers are the same either way.
+    """How the model's layers run. The numbers are the same whatever is chosen.
 
     Attributes:
-        execution: `unrolled` lays them out one after the other; `loop` makes them one loop forward and one backward,
-            so that the size of the program does not grow with their number.
-        keep: of a loop: what the backward pass finds kept (`wholestep.graph.policies`).
+        execution: `unrolled` lays them out one after the other; `loop` makes those that are alike one loop forward and
+            one backward, so that the size of the program does not grow with their number.
+        keep: what a layer's backward pass finds kept (`wholestep.graph.policies`).
+        gathered: weights as they were gathered for the forward pass are gathered `again` for the backward pass, or
+            `kept`.
     """
 
     execution: Literal["unrolled", "loop"] = "unrolled"
     keep: Literal[
         "save_all", "recompute_all", "save_matmuls", "save_attention", "offload_layer_inputs", "offload_matmuls"
     ] = "save_all"
+    gathered: Literal["again", "kept"] = "again"
 
-    def build(self) -> Looped | None:
-        return Looped(POLICIES[self.keep]) if self.execution == "loop" else None
+    def build(self) -> objective.Layers:
+        return objective.Layers(Keep(POLICIES[self.keep], self.gathered == "kept"), looped=self.execution == "loop")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from wholestep.errors import GraphError
-from wholestep.graph.capture import Looped, capture_train_step
+from wholestep.graph.capture import capture_train_step
+from wholestep.graph.objective import Layers
 from wholestep.graph.optimizer import AdamW
+from wholestep.graph.partition import Keep
 from wholestep.graph.policies import POLICIES
 from wholestep.graph.scan import loop
 from wholestep.graph.signature import Field
@@ -77,8 +79,8 @@ def capture(style: str, depth: int = 4, policy: str = "save_all", looped: bool =
 
     with simulated_device_mesh(Mesh(fsdp=2)) as mesh:
         simple_fsdp(module, mesh)
-        how = Looped(POLICIES[policy]) if looped else None
-        return capture_train_step(module, objective, AdamW(), batch, mesh, looped=how)
+        how = Layers(Keep(POLICIES[policy]), looped)
+        return capture_train_step(module, objective, AdamW(), batch, mesh, layers=how)
 
 
 def loops(step: StepGraph) -> list[fx.Node]:

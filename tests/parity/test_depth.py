@@ -10,8 +10,9 @@ import torch
 from support import TOLERANCE, captured, fields, random_batch, relative_error, tiny_config
 
 from wholestep.config.override import replace
-from wholestep.graph.capture import Looped
+from wholestep.graph.objective import Layers
 from wholestep.graph.optimizer import AdamW
+from wholestep.graph.partition import Keep
 from wholestep.graph.policies import POLICIES
 from wholestep.models.decoder import Decoder
 from wholestep.parallel import Mesh
@@ -29,7 +30,7 @@ def model(alternating: bool, tied: bool):
         return dataclasses.replace(config, layers=layers).build()
 
 
-def three_steps(mesh: Mesh, looped: Looped | None, microbatches: int, alternating: bool, tied: bool):
+def three_steps(mesh: Mesh, layers: Layers | None, microbatches: int, alternating: bool, tied: bool):
     rows = 8 * microbatches
     run = captured(
         model(alternating, tied),
@@ -39,7 +40,7 @@ def three_steps(mesh: Mesh, looped: Looped | None, microbatches: int, alternatin
         fields(rows, LENGTH),
         mesh,
         microbatches=microbatches,
-        looped=looped,
+        layers=layers,
     )
     state, losses = run.state, []
     for step in range(1, 4):
@@ -68,7 +69,7 @@ CASES += [(Mesh(replicate=2, fsdp=4), "recompute_all", 1, False, False)]
 
 @pytest.mark.parametrize(("mesh", "policy", "microbatches", "alternating", "tied"), CASES, ids=str)
 def test_loops_equal_layers_laid_out(mesh, policy, microbatches, alternating, tied) -> None:
-    losses, state = three_steps(mesh, Looped(POLICIES[policy]), microbatches, alternating, tied)
+    losses, state = three_steps(mesh, Layers(Keep(POLICIES[policy]), looped=True), microbatches, alternating, tied)
     expected_losses, expected = unrolled(mesh, microbatches, alternating, tied)
     assert losses == pytest.approx(expected_losses, rel=TOLERANCE[torch.float32])
     assert state.keys() == expected.keys()

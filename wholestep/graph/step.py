@@ -78,12 +78,14 @@ class StepGraph:
         inputs: what the placeholders are.
         outputs: what the results are.
         axes: mesh axis name -> size.
+        notes: what a user should know of how it was captured: layers that could not be a loop, and why.
     """
 
     module: fx.GraphModule
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     axes: dict[str, int]
+    notes: tuple[str, ...] = ()
 
     def check(self) -> None:
         """See that the graph's inputs and outputs have the shapes and dtypes that the signature says."""
@@ -106,21 +108,24 @@ def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
 
 
 def copy_graph(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of `module` and of its loop bodies that can be changed without touching the original."""
+    """A copy of `module` and of the bodies of its loops and calls that can be changed without touching the original."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     copied = graph_module(module, graph)
-    for node in copied.graph.find_nodes(op="get_attr"):
-        child = getattr(copied, node.target)
-        if isinstance(child, fx.GraphModule):
-            setattr(copied, node.target, copy_graph(child))
+    for name, body in bodies(copied).items():
+        setattr(copied, name, copy_graph(body))
     return copied
 
 
+def bodies(module: fx.GraphModule) -> dict[str, fx.GraphModule]:
+    """The bodies of `module`'s own loops and calls, by attribute; several calls may share one."""
+    names = dict.fromkeys(str(node.target) for node in module.graph.find_nodes(op="get_attr"))
+    read = {name: getattr(module, name) for name in names}
+    return {name: body for name, body in read.items() if isinstance(body, fx.GraphModule)}
+
+
 def graphs(module: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    """`module` and, recursively, the bodies of its loops."""
+    """`module` and, recursively, the bodies of its loops and calls."""
     yield module
-    for node in module.graph.find_nodes(op="get_attr"):
-        child = getattr(module, node.target)
-        if isinstance(child, fx.GraphModule):
-            yield from graphs(child)
+    for body in bodies(module).values():
+        yield from graphs(body)

@@ -11,6 +11,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from wholestep.graph.step import StepGraph, Value
+from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried, to_program
 from wholestep.xla.interpret import Interpreter, check_operators
 
@@ -110,9 +111,8 @@ class Program:
 
         def run(donated: State, rest: dict[str, jax.Array]) -> tuple[State, dict[str, jax.Array]]:
             given = {**donated, **rest}
-            results = dict(
-                zip(outputs, Interpreter().run(self.step.module, *(given[name] for name in inputs)), strict=True)
-            )
+            flat = Interpreter(self._draws(given)).run(self.step.module, *(given[name] for name in inputs))
+            results = dict(zip(outputs, flat, strict=True))
             state = {name: result for name, result in results.items() if name in donated}
             return state, {name.removeprefix("metric/"): results[name] for name in metrics}
 
@@ -128,3 +128,11 @@ class Program:
             check_vma=False,
         )
         return jax.jit(mapped, donate_argnums=0)
+
+    def _draws(self, given: Mapping[str, jax.Array]) -> Draws | None:
+        """Where a step draws from: its seed and number, and where in the batch this device's rows are."""
+        if "scalar/seed" not in given:
+            return None
+        step = given["scalar/step"].astype(np.uint32) if "scalar/step" in given else np.uint32(0)
+        key = jax.random.wrap_key_data(jax.numpy.stack([given["scalar/seed"], step]), impl="threefry2x32")
+        return Draws(key, part=jax.lax.axis_index(tuple(self.mesh.axis_names)))
