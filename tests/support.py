@@ -15,6 +15,7 @@ from wholestep.graph.initialize import capture_initializers
 from wholestep.graph.objective import Layers
 from wholestep.graph.optimizer import AdamW
 from wholestep.graph.signature import Field
+from wholestep.graph.split import Cut
 from wholestep.models.decoder import Decoder
 from wholestep.models.llama3 import llama3_debug_config
 from wholestep.models.objectives import NextToken
@@ -22,6 +23,7 @@ from wholestep.parallel import Mesh, Policy, simple_fsdp, simulated_device_mesh
 from wholestep.xla.devices import device_mesh
 from wholestep.xla.initialize import initialize_state
 from wholestep.xla.program import Program, State
+from wholestep.xla.split_program import SplitProgram
 
 # Relative error of a whole tensor, ||a - b|| / ||b||, by the narrowest dtype that takes part.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -87,6 +89,7 @@ def captured(
     microbatches: int = 1,
     seed: int = 0,
     layers: Layers | None = None,
+    cut: Cut | None = None,
 ) -> Captured:
     """`module` (on meta) through the pipeline, on the CPU's virtual devices.
 
@@ -103,7 +106,7 @@ def captured(
     for value in step.state():
         if value.kind == "parameter" and len(value.unstacked()[0].shape) > 1:
             state[value.name] = state[value.name] * 8
-    return Captured(Program(step, devices), state)
+    return Captured(SplitProgram(step, devices, cut) if cut else Program(step, devices), state)
 
 
 def unpadded(state: State, prefix: str, reference: nn.Module) -> dict[str, np.ndarray]:

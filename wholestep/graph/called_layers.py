@@ -52,6 +52,12 @@ class CalledLayers:
     _bodies: dict[Hashable, _Body] = field(default_factory=dict)
     _calls: Counter[int] = field(default_factory=Counter)
     _seen: list[Tensor] = field(default_factory=list)
+    _alike: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for i, layer in enumerate(self.layers):  # the first one that this one is like
+            firsts = (first for first in dict.fromkeys(self._alike) if difference(self.layers[first], layer) is None)
+            self._alike.append(next(firsts, i))
 
     def call(self, index: int, *args: Any, **kwargs: Any) -> Any:
         layer = self.layers[index]
@@ -64,15 +70,14 @@ class CalledLayers:
         placements = gradient_placements(self.mesh)
         shards = [parameter.to_local(grad_placements=placements) for parameter in parameters.values()]
         inputs = [*given, *buffers.values()]
-        alike = next(i for i in range(index + 1) if difference(self.layers[i], layer) is None)
         differentiable = torch.is_grad_enabled() and any(x.requires_grad for x in (*inputs, *shards))
         fresh = [x.requires_grad and not any(x is seen for seen in self._seen) for x in given]
         own = [i for i, is_fresh in enumerate(fresh) if is_fresh and differentiable]
         self._seen += given
         statics = tuple(None if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves)
-        key = (alike, spec, statics, tuple(own), differentiable, tuple(map(_layout, (*inputs, *shards))))
+        key = (self._alike[index], spec, statics, tuple(own), differentiable, tuple(map(_layout, (*inputs, *shards))))
         if key not in self._bodies:
-            code = _Code(self.layers[alike], leaves, spec, tuple(parameters), tuple(buffers))
+            code = _Code(self.layers[self._alike[index]], leaves, spec, tuple(parameters), tuple(buffers))
             as_weight = [partial(as_dtensor, shape=p.shape, mesh=self.mesh) for p in parameters.values()]
             make = self._differentiable_body if differentiable else self._forward_body
             self._bodies[key] = make(code, inputs, shards, as_weight, own)

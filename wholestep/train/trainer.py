@@ -115,10 +115,10 @@ class Trainer:
                 observer.phase("initializing the parameters")
                 start, state = 0, make_state(recipe, program.step, self.mesh)
             observer.phase("compiling the training step")
-            _ = program.executable
+            program.compile()
             observer.phase("compiling the validation step")
             evaluation = eval_program(recipe, self.mesh)
-            _ = evaluation.executable
+            evaluation.compile()
             checkpoints = stack.enter_context(Checkpoints(self.run.checkpoints, recipe.checkpoints.keep))
             on_start()
             self.data.tokenizer.save_pretrained(self.run.tokenizer)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -62,6 +63,10 @@ class Program:
         """The compiled program, made on first use; shapes are the signature's, so there is never a second one."""
         return self.lower().compile()
 
+    def compile(self) -> None:
+        """Compile now rather than when the first step runs."""
+        _ = self.executable
+
     def place_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """This process's rows of each field -> global arrays on the mesh.
 
@@ -94,13 +99,20 @@ class Program:
         Returns:
             The state after the step, and the metrics by name, without the `metric/`.
         """
-        rest: dict[str, Any] = {name: state[name] for name in self._read}
-        rest.update((f"batch/{name}", array) for name, array in batch.items())
+        given = self._given(state, batch, scalars)
+        new, metrics = self.executable({name: given.pop(name) for name in self._donated}, given)
+        return {**state, **new}, metrics
+
+    def _given(
+        self, state: State, batch: Mapping[str, jax.Array], scalars: Mapping[str, float] | None
+    ) -> dict[str, jax.Array]:
+        """Every input of the step by name, scalars on the mesh."""
+        given = {name: state[name] for name in (*self._donated, *self._read)}
+        given.update((f"batch/{name}", array) for name, array in batch.items())
         for value in self._scalars:
             number = np.asarray((scalars or {})[value.name.removeprefix("scalar/")], carried(value.dtype))
-            rest[value.name] = jax.device_put(number, sharding(value, self.mesh))
-        new, metrics = self.executable({name: state[name] for name in self._donated}, rest)
-        return {**state, **new}, metrics
+            given[value.name] = jax.device_put(number, sharding(value, self.mesh))
+        return given
 
     @functools.cached_property
     def _jitted(self) -> Any:
@@ -133,6 +145,10 @@ class Program:
         """Where a step draws from: its seed and number, and where in the batch this device's rows are."""
         if "scalar/seed" not in given:
             return None
-        step = given["scalar/step"].astype(np.uint32) if "scalar/step" in given else np.uint32(0)
-        key = jax.random.wrap_key_data(jax.numpy.stack([given["scalar/seed"], step]), impl="threefry2x32")
-        return Draws(key, part=jax.lax.axis_index(tuple(self.mesh.axis_names)))
+        step = given["scalar/step"] if "scalar/step" in given else np.uint32(0)
+        return Draws(step_key(given["scalar/seed"], step), part=jax.lax.axis_index(tuple(self.mesh.axis_names)))
+
+
+def step_key(seed: jax.Array, step: jax.Array | np.generic) -> jax.Array:
+    """The key that the random numbers of a run's step are drawn from."""
+    return jax.random.wrap_key_data(jnp.stack([seed, step.astype(np.uint32)]), impl="threefry2x32")
