@@ -90,6 +90,7 @@ def captured(
     seed: int = 0,
     layers: Layers | None = None,
     cut: Cut | None = None,
+    slots_on_host: bool = False,
 ) -> Captured:
     """`module` (on meta) through the pipeline, on the CPU's virtual devices.
 
@@ -100,7 +101,7 @@ def captured(
     initializers = capture_initializers(module)
     with simulated_device_mesh(mesh) as simulated:
         simple_fsdp(module, simulated, policy)
-        step = capture_train_step(module, OBJECTIVE, optimizer, batch, simulated, microbatches, layers)
+        step = capture_train_step(module, OBJECTIVE, optimizer, batch, simulated, microbatches, layers, slots_on_host)
     devices = device_mesh(mesh)
     state = initialize_state(step, initializers, devices, seed)
     for value in step.state():

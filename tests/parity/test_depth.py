@@ -61,7 +61,7 @@ class Case:
         return "-".join([f"{self.mesh}", f"{self.microbatches}", *extras])
 
 
-def steps(case: Case, layers: Layers | None, cut: Cut | None = None, count: int = 2):
+def steps(case: Case, layers: Layers | None, cut: Cut | None = None, slots_on_host: bool = False):
     """Losses, and the state at the end with a value for each layer."""
     rows = 8 * case.microbatches
     run = captured(
@@ -74,9 +74,10 @@ def steps(case: Case, layers: Layers | None, cut: Cut | None = None, count: int 
         microbatches=case.microbatches,
         layers=layers,
         cut=cut,
+        slots_on_host=slots_on_host,
     )
     state, losses = run.state, []
-    for step in range(1, count + 1):
+    for step in (1, 2):
         batch = run.program.place_batch(random_batch(rows, LENGTH, 53, seed=step))
         state, metrics = run.program(state, batch, {**SCALARS, "step": step})
         losses.append(float(metrics["loss"]))
@@ -124,3 +125,10 @@ def test_the_matrix(execution: str, policy: str, mesh: Mesh) -> None:
 def test_the_plain_step(execution: str, case: Case) -> None:
     looped, cut = EXECUTIONS[execution]
     check_equal(steps(case, Layers(Keep(POLICIES["save_all"]), looped), cut), reference(case))
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_the_optimizer_on_the_host(execution: str) -> None:
+    looped, cut = EXECUTIONS[execution]
+    case = Case(HYBRID, tied=True)
+    check_equal(steps(case, Layers(Keep(POLICIES["save_all"]), looped), cut, slots_on_host=True), reference(case))

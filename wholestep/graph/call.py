@@ -9,16 +9,11 @@ from collections.abc import Callable, Hashable, Sequence
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import (
-    PythonKeyTracer,
-    disable_proxy_modes_tracing,
-    get_proxy_mode,
-    track_tensor_tree,
-)
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.utils._pytree import tree_leaves
 
 from wholestep.graph.random import Scope
-from wholestep.graph.trace import trace_body
+from wholestep.graph.trace import record, trace_body
 
 
 def call(
@@ -59,17 +54,5 @@ class SharedCalls:
 def record_call(body: fx.GraphModule, inputs: Sequence[Tensor], scope: Scope | None = None) -> list[Tensor]:
     """Put a `call` node with this body into the graph that is being traced; returns what the body would. Calls of one
     body share it."""
-    mode = get_proxy_mode()
-    assert mode is not None and isinstance(mode.tracer, PythonKeyTracer)
-    with disable_proxy_modes_tracing():
-        results = [torch.empty_like(node.meta["val"]) for node in tree_leaves(body.graph.output_node().args[0])]
-    root = mode.tracer.root
-    name = next((name for name, child in root.named_children() if child is body), None)
-    if name is None:
-        name = mode.tracer.get_fresh_qualname("call_body")
-        root.register_module(name, body)
-    operands = tree_map(mode.tracer.unwrap_proxy, list(inputs))
-    get_body = mode.tracer.create_proxy("get_attr", name, (), {})
-    kwargs = {} if scope is None else {"scope": scope}
-    node = mode.tracer.create_proxy("call_function", call, (get_body, operands), kwargs, name="call")
-    return track_tensor_tree(results, node, constant=None, tracer=mode.tracer)
+    results = [node.meta["val"] for node in tree_leaves(body.graph.output_node().args[0])]
+    return record(call, [list(inputs)], results, body, **({} if scope is None else {"scope": scope}))

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -21,6 +22,7 @@ from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
 from wholestep.errors import GraphError
 from wholestep.graph.call import SharedCalls
 from wholestep.graph.looped_layers import NotLoopableError
+from wholestep.graph.memory import to_device, to_host
 from wholestep.graph.objective import Batch, Layers, ModuleState, Objective, call_module
 from wholestep.graph.optimizer import AdamW, clip_factor
 from wholestep.graph.passes import run_passes
@@ -40,6 +42,7 @@ def capture_train_step(
     mesh: DeviceMesh,
     microbatches: int = 1,
     layers: Layers | None = None,
+    slots_on_host: bool = False,
 ) -> StepGraph:
     """Forward, loss, backward, clipping and the optimizer as one graph.
 
@@ -57,16 +60,14 @@ def capture_train_step(
         mesh: from `simulated_device_mesh`.
         microbatches: how many backward passes a step accumulates, in a loop inside the program.
         layers: how layers run; None traces straight through them.
+        slots_on_host: the optimizer's slots live in host memory, and come to the device for their update only.
 
     Raises:
-        GraphError: rows that do not divide; a trained parameter that the loss does not depend on; a buffer that the
-            forward pass changes.
+        GraphError: rows that do not divide; a trained parameter that the loss does not depend on; a buffer that each
+            device changes for its own rows and whose module does not say how the changes come together.
     """
-    return _with_fallback(
-        module,
-        layers,
-        lambda stacks: _train_step(module, objective, optimizer, batch, mesh, microbatches, layers, stacks),
-    )
+    capture = partial(_train_step, module, objective, optimizer, batch, mesh, microbatches, layers, slots_on_host)
+    return _with_fallback(module, layers, capture)
 
 
 def _train_step(
@@ -77,6 +78,7 @@ def _train_step(
     mesh: DeviceMesh,
     microbatches: int,
     layers: Layers | None,
+    slots_on_host: bool,
     stacks: Sequence[Stack],
 ) -> StepGraph:
     parameters, buffers = parameter_values(module, mesh, stacks), buffer_values(module, stacks)
@@ -85,8 +87,9 @@ def _train_step(
     if not trained:
         raise GraphError("no parameter requires a gradient: there is nothing to train")
     groups = _by_layer(trained, module if layers else None)
+    memory: Literal["device", "host"] = "host" if slots_on_host else "device"
     slots = [
-        dataclasses.replace(parameters[name], name=f"{slot}/{name}", kind="optimizer")
+        dataclasses.replace(parameters[name], name=f"{slot}/{name}", kind="optimizer", memory=memory)
         for slot in optimizer.slots
         for name in trained
     ]
@@ -117,16 +120,25 @@ def _train_step(
 
     def update(tensors: Sequence[Tensor], names: Sequence[str]) -> list[Tensor]:
         """`learning_rate`, `step`, `finite`, `factor`, parameters, gradients, slots -> new parameters, new slots."""
-        lr, step, finite, factor, *rest = tensors
+        scalars, rest = tensors[:4], tensors[4:]
         columns = [rest[i : i + len(names)] for i in range(0, len(rest), len(names))]
-        new: list[list[Tensor]] = [[] for _ in columns[1:]]
-        for parameter, grad, *before in zip(*columns, strict=True):
-            after = optimizer.update_slots(grad * factor, before)
-            after = [torch.where(finite, new, old) for new, old in zip(after, before, strict=True)]
-            updated = optimizer.update_parameter(parameter, after, lr, step)
-            for column, value in zip(new, (torch.where(finite, updated, parameter), *after), strict=True):
-                column.append(value)
-        return [value for column in new for value in column]
+        new = []
+        for name, *own in zip(names, *columns, strict=True):
+            if slots_on_host and parameters[name].members:  # never the slots of all layers on the device
+                new.append(scan(lambda _, own, scalars: ([], update_one(own, scalars)), [], own, scalars)[1])
+            else:
+                new.append(update_one(own, scalars))
+        return [value for column in zip(*new, strict=True) for value in column]
+
+    def update_one(own: Sequence[Tensor], scalars: Sequence[Tensor]) -> list[Tensor]:
+        lr, step, finite, factor = scalars
+        parameter, grad, *before = own
+        if slots_on_host:
+            before = [to_device(slot) for slot in before]
+        after = optimizer.update_slots(grad * factor, before)
+        after = [torch.where(finite, new, old) for new, old in zip(after, before, strict=True)]
+        updated = torch.where(finite, optimizer.update_parameter(parameter, after, lr, step), parameter)
+        return [updated, *(map(to_host, after) if slots_on_host else after)]
 
     def step(
         shards: dict[str, Tensor],

@@ -7,16 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import (
-    PythonKeyTracer,
-    disable_proxy_modes_tracing,
-    get_proxy_mode,
-    track_tensor_tree,
-)
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
+from torch.utils._pytree import tree_leaves
 
 from wholestep.graph.random import Scope
-from wholestep.graph.trace import trace_body
+from wholestep.graph.trace import record, trace_body
 
 Body = Callable[[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]], tuple[Sequence[Tensor], Sequence[Tensor]]]
 """`(carry, x, consts) -> (carry, y)`."""
@@ -102,20 +97,9 @@ def record_loop(
 ) -> list[Tensor]:
     """Put a `loop` node with this body and these options into the graph that is being traced; returns what the loop
     would."""
-    mode = get_proxy_mode()
-    assert mode is not None and isinstance(mode.tracer, PythonKeyTracer)
     results = [node.meta["val"] for node in tree_leaves(body.graph.output_node().args[0])]
-    length = len(xs[0])
     with disable_proxy_modes_tracing():
-        fakes = [
-            *(torch.empty_like(value) for value in results[: len(carry)]),
-            *(value.new_empty(length, *value.shape) for value in results[len(carry) :]),
-        ]
-    for before, after in zip(carry, fakes, strict=False):
+        stacked = [value.new_empty(len(xs[0]), *value.shape) for value in results[len(carry) :]]
+    for before, after in zip(carry, results, strict=False):
         assert (before.shape, before.dtype) == (after.shape, after.dtype), f"a carried {before} came back as {after}"
-    name = mode.tracer.get_fresh_qualname("loop_body")
-    mode.tracer.root.register_module(name, body)
-    operands = tree_map(mode.tracer.unwrap_proxy, (list(carry), list(xs), list(consts)))
-    get_body = mode.tracer.create_proxy("get_attr", name, (), {})
-    node = mode.tracer.create_proxy("call_function", loop, (get_body, *operands), options, name="loop")
-    return track_tensor_tree(fakes, node, constant=None, tracer=mode.tracer)
+    return record(loop, [list(carry), list(xs), list(consts)], [*results[: len(carry)], *stacked], body, **options)

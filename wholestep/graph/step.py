@@ -32,6 +32,7 @@ class Value:
         placement: for each dimension the mesh axes that split it. An axis named nowhere holds a copy.
         members: where this is one parameter (or slot) of several layers, stacked along the first dimension: the
             names, without the `parameter/`, that it has in each.
+        memory: which memory of a device it lives in between steps, its own or its host's.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Value:
     dtype: torch.dtype
     placement: tuple[AxisNames, ...]
     members: tuple[str, ...] = ()
+    memory: Literal["device", "host"] = "device"
 
     def stacked(self, name: str, members: tuple[str, ...]) -> Value:
         """Values like this one of several layers as one."""
@@ -48,14 +50,12 @@ class Value:
         )
 
     def unstacked(self) -> tuple[Value, ...]:
-        """The layers' own values; this one alone if it is not stacked."""
+        """The layers' own values, in device memory; this one alone if it is not stacked."""
+        if not self.members:
+            return (dataclasses.replace(self, memory="device"),)
         prefix = self.name.partition("/")[0]
-        return tuple(
-            dataclasses.replace(
-                self, name=f"{prefix}/{member}", shape=self.shape[1:], placement=self.placement[1:], members=()
-            )
-            for member in self.members
-        ) or (self,)
+        own = Value(prefix, self.kind, self.shape[1:], self.dtype, self.placement[1:])
+        return tuple(dataclasses.replace(own, name=f"{prefix}/{member}") for member in self.members)
 
     def local_shape(self, axes: dict[str, int]) -> tuple[int, ...]:
         """The shape one device holds, on a mesh of these axis sizes."""

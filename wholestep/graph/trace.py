@@ -13,8 +13,15 @@ from torch._decomp import core_aten_decompositions
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._higher_order_ops.utils import reenter_make_fx
 from torch._subclasses import FakeTensor
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import (
+    PythonKeyTracer,
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    make_fx,
+    track_tensor_tree,
+)
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.errors import GraphError
 from wholestep.graph.random import number_draws
@@ -75,6 +82,37 @@ def _finish(graph_module: fx.GraphModule) -> None:
     number_draws(node for node in graph_module.graph.nodes if "draw" not in node.meta)
 
 
+def record(
+    target: Callable[..., Any], args: Sequence[Any], results: Any, body: fx.GraphModule | None = None, **kwargs: Any
+) -> Any:
+    """Put a call of `target`, which tracing would look into, into the graph that is being traced, as one node.
+
+    Args:
+        target: what the node calls.
+        args: trees of tensors of the trace.
+        results: a tree of tensors like its results.
+        body: a graph that is its first argument; nodes of one body share it.
+        kwargs: plain values.
+
+    Returns:
+        The results, as tensors of the trace.
+    """
+    mode = get_proxy_mode()
+    assert mode is not None and isinstance(mode.tracer, PythonKeyTracer), "nothing is being traced"
+    operands = tree_map(mode.tracer.unwrap_proxy, tuple(args))
+    if body is not None:
+        root = mode.tracer.root
+        name = next((name for name, child in root.named_children() if child is body), None)
+        if name is None:
+            name = mode.tracer.get_fresh_qualname(f"{target.__name__}_body")
+            root.register_module(name, body)
+        operands = (mode.tracer.create_proxy("get_attr", name, (), {}), *operands)
+    with disable_proxy_modes_tracing():
+        fakes = tree_map(torch.empty_like, results)
+    node = mode.tracer.create_proxy("call_function", target, operands, kwargs, name=target.__name__)
+    return track_tensor_tree(fakes, node, constant=None, tracer=mode.tracer)
+
+
 def gradients(
     outputs: Sequence[Tensor], inputs: Sequence[Tensor], tangents: Sequence[Tensor] | None = None
 ) -> list[Tensor | None]:
@@ -88,7 +126,7 @@ def gradients(
 
 
 def _flat(function: Callable[..., Any]) -> Callable[..., list[Tensor]]:
-    return lambda *inputs: torch.utils._pytree.tree_leaves(function(*inputs))
+    return lambda *inputs: tree_leaves(function(*inputs))
 
 
 def _check_closed(graph_module: fx.GraphModule) -> None:

@@ -22,7 +22,8 @@ State = dict[str, jax.Array]
 
 def sharding(value: Value, mesh: jax.sharding.Mesh) -> NamedSharding:
     """Where `value` lives on `mesh`."""
-    return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in value.placement)))
+    spec = PartitionSpec(*(axes or None for axes in value.placement))
+    return NamedSharding(mesh, spec, memory_kind="pinned_host" if value.memory == "host" else None)
 
 
 class Program:
@@ -116,30 +117,26 @@ class Program:
 
     @functools.cached_property
     def _jitted(self) -> Any:
-        inputs = {value.name: value for value in self.step.inputs}
-        outputs = {value.name: value for value in self.step.outputs}
-        specs = {name: sharding(value, self.mesh).spec for name, value in {**inputs, **outputs}.items()}
+        inputs = {value.name: sharding(value, self.mesh) for value in self.step.inputs}
+        outputs = {value.name: sharding(value, self.mesh) for value in self.step.outputs}
         metrics = [name for name in outputs if name.startswith("metric/")]
+        kept = [name for name in inputs if name not in self._donated]
+        taken = {name: inputs[name] for name in self._donated}, {name: inputs[name] for name in kept}
+        given = (
+            {name: outputs[name] for name in self._donated},
+            {name.removeprefix("metric/"): outputs[name] for name in metrics},
+        )
 
         def run(donated: State, rest: dict[str, jax.Array]) -> tuple[State, dict[str, jax.Array]]:
-            given = {**donated, **rest}
-            flat = Interpreter(self._draws(given)).run(self.step.module, *(given[name] for name in inputs))
+            values = {**donated, **rest}
+            flat = Interpreter(self._draws(values)).run(self.step.module, *(values[name] for name in inputs))
             results = dict(zip(outputs, flat, strict=True))
             state = {name: result for name, result in results.items() if name in donated}
             return state, {name.removeprefix("metric/"): results[name] for name in metrics}
 
-        kept = [name for name in inputs if name not in self._donated]
-        mapped = jax.shard_map(
-            run,
-            mesh=self.mesh,
-            in_specs=({name: specs[name] for name in self._donated}, {name: specs[name] for name in kept}),
-            out_specs=(
-                {name: specs[name] for name in self._donated},
-                {name.removeprefix("metric/"): specs[name] for name in metrics},
-            ),
-            check_vma=False,
-        )
-        return jax.jit(mapped, donate_argnums=0)
+        in_specs, out_specs = jax.tree.map(lambda place: place.spec, (taken, given))
+        mapped = jax.shard_map(run, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+        return jax.jit(mapped, donate_argnums=0, out_shardings=given)
 
     def _draws(self, given: Mapping[str, jax.Array]) -> Draws | None:
         """Where a step draws from: its seed and number, and where in the batch this device's rows are."""

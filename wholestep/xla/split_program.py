@@ -286,7 +286,8 @@ class SplitProgram(Program):
         return NamedSharding(self.mesh, place.spec, memory_kind="pinned_host" if place.on_host else None)
 
     def _signature_place(self, value: Value) -> _Place:
-        return _Place(value.shape, carried(value.dtype), sharding(value, self.mesh).spec)
+        spec = sharding(value, self.mesh).spec
+        return _Place(value.shape, carried(value.dtype), spec, on_host=value.memory == "host")
 
     def _own_place(self, value: Tensor, on_host: bool = False) -> _Place:
         local = tuple(value.shape)
