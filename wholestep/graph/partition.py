@@ -5,7 +5,6 @@ For each intermediate that the gradients need a policy decides: keep it, keep it
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -13,24 +12,11 @@ from enum import Enum
 import torch
 from torch import Tensor, fx
 
+from wholestep.graph.intermediates import find_recomputed, intermediates
 from wholestep.graph.memory import to_device, to_host
 from wholestep.graph.step import graph_module
 
 aten = torch.ops.aten
-
-# Rearrangements: their result costs a copy to keep and nothing to make again, so what they rearrange is kept instead.
-_FREE = frozenset(
-    {
-        operator.getitem,
-        aten.expand.default,
-        aten.permute.default,
-        aten.slice.Tensor,
-        aten.split_with_sizes.default,
-        aten.squeeze.dims,
-        aten.unsqueeze.default,
-        aten.view.default,
-    }
-)
 
 
 class Fate(Enum):
@@ -94,31 +80,18 @@ def partition(joint: Joint, policy: Policy) -> Partition:
     tangents = placeholders[-joint.carry :]
     results = list(graph.output_node().args[0])
     outputs, gradients = results[: joint.carry], results[joint.carry :]
-    backward = _reached_from(tangents, graph)
-    activations = _reached_from([*carry, *constants], graph) - backward
-
-    fates = {node: policy(node) for node in carry}
-    recomputed: set[fx.Node] = set()
-    stack = [source for node in graph.nodes if node in backward for source in node.all_input_nodes]
-    stack += [node for node in gradients if isinstance(node, fx.Node)]
-    while stack:
-        node = stack.pop()
-        if node in fates or node in recomputed or node in backward or node.op in ("placeholder", "get_attr"):
-            continue
-        worth_asking = node in activations and node.target not in _FREE and isinstance(node.meta.get("val"), Tensor)
-        fate = policy(node) if worth_asking else Fate.RECOMPUTE
-        if fate is Fate.RECOMPUTE:
-            recomputed.add(node)
-            stack += node.all_input_nodes
-        else:
-            fates[node] = fate
-    saved = sorted(fates, key=order.__getitem__)
+    between = intermediates(graph, carry, constants, tangents, gradients)
+    fates = {node: policy(node) for node in (*carry, *between.candidates)}
+    kept, recomputed = find_recomputed(
+        between.wanted, {*carry, *(node for node, fate in fates.items() if fate is not Fate.RECOMPUTE)}
+    )
+    saved = sorted({*carry, *kept}, key=order.__getitem__)
 
     forward = _Half(joint.module)
     forward.take([*carry, *parameters, *constants])
     forward.compute(_needed([*outputs, *saved]))
-    kept = [forward.move(node, to_host) if fates[node] is Fate.OFFLOAD else forward.copies[node] for node in saved]
-    forward_module = forward.finish([*(forward.copies[node] for node in outputs), *kept])
+    moved = [forward.move(node, to_host) if fates[node] is Fate.OFFLOAD else forward.copies[node] for node in saved]
+    forward_module = forward.finish([*(forward.copies[node] for node in outputs), *moved])
 
     half = _Half(joint.module)
     half.take(tangents)
@@ -128,7 +101,7 @@ def partition(joint: Joint, policy: Policy) -> Partition:
     for node in saved:
         if fates[node] is Fate.OFFLOAD:
             half.copies[node] = half.move(node, to_device)
-    half.compute(recomputed | backward | set(graph.find_nodes(op="get_attr")))
+    half.compute(recomputed | between.backward | set(graph.find_nodes(op="get_attr")))
     new = [half.copies[node] for node in gradients]
     middle = joint.carry + joint.parameters
     added = [half.add(total, grad) for total, grad in zip(sums, new[middle:], strict=True)]
@@ -178,14 +151,6 @@ class _Half:
         node = self._graph.call_function(target, args)
         node.meta = {"val": like.meta["val"], "module": like.meta.get("module", ""), "backward": True}
         return node
-
-
-def _reached_from(sources: list[fx.Node], graph: fx.Graph) -> set[fx.Node]:
-    reached = set(sources)
-    for node in graph.nodes:
-        if node.op == "call_function" and not reached.isdisjoint(node.all_input_nodes):
-            reached.add(node)
-    return reached
 
 
 def _needed(results: list[fx.Node]) -> set[fx.Node]:
