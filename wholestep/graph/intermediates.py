@@ -72,12 +72,7 @@ def intermediates(
         backward=frozenset(backward),
         wanted=tuple(wanted),
         candidates=tuple(
-            node
-            for node in graph.nodes
-            if node in recomputed
-            and node in activations
-            and node.target not in FREE
-            and isinstance(node.meta.get("val"), Tensor)
+            node for node in graph.nodes if node in recomputed and node in activations and _is_worth_keeping(node)
         ),
     )
 
@@ -96,6 +91,12 @@ def find_recomputed(wanted: Iterable[fx.Node], kept: Container[fx.Node]) -> tupl
             recomputed.add(node)
             stack += node.all_input_nodes
     return read, recomputed
+
+
+def _is_worth_keeping(node: fx.Node) -> bool:
+    if node.target is operator.getitem:  # one result of an operator that has several
+        return node.all_input_nodes[0].target not in FREE
+    return node.target not in FREE and isinstance(node.meta.get("val"), Tensor)
 
 
 def _reached_from(sources: Sequence[fx.Node], graph: fx.Graph) -> set[fx.Node]:
