@@ -7,6 +7,7 @@ limit it would be a minimum cut, so the solver has little to search: a layer tak
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -50,11 +51,7 @@ def plan(between: Intermediates, limit: int, rates: Rates) -> dict[fx.Node, Fate
     forced = 0 if rates.host_bytes_per_second else sum(map(size, between.inputs))
     if limit < forced:
         raise GraphError(f"a budget of {limit} bytes for a layer does not hold its inputs, which need {forced}")
-    fates = _solve(between, limit - forced, rates)
-    if saved_bytes(fates) > limit:
-        # The solver keeps to a limit up to a rounding error.
-        fates = _solve(between, (limit - forced) * 999 // 1000, rates)
-    return _without_needless(between, fates, rates)
+    return _without_needless(between, _solve(between, limit - forced, rates), rates)
 
 
 def saved_bytes(fates: Mapping[fx.Node, Fate]) -> int:
@@ -65,10 +62,11 @@ def saved_bytes(fates: Mapping[fx.Node, Fate]) -> int:
 def cost(between: Intermediates, fates: Mapping[fx.Node, Fate], rates: Rates) -> float:
     """Seconds that a choice adds to a layer's forward and backward pass: for what is computed again, for what is kept
     and would otherwise not be written, and for transfers to the host and back, as if nothing hid them."""
-    _, recomputed = find_recomputed(between.wanted, _kept(fates))
-    return sum(seconds(node, rates) for node in recomputed) + sum(
-        _seconds_to_keep(node, fates[node], rates) for node in _kept(fates)
-    )
+    kept = _kept(fates)
+    _, recomputed = find_recomputed(between.wanted, kept)
+    times = [seconds(node, rates) for node in recomputed]
+    times += [_seconds_to_keep(node, fates[node], rates) for node in kept]
+    return math.fsum(times)  # whatever the order of the sets, or processes might choose differently
 
 
 def _kept(fates: Mapping[fx.Node, Fate]) -> set[fx.Node]:
