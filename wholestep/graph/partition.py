@@ -15,25 +15,12 @@ import torch
 from torch import Tensor, fx
 
 from wholestep.graph.call import fence
+from wholestep.graph.intermediates import FREE, find_recomputed, intermediates
 from wholestep.graph.memory import to_device, to_host
 from wholestep.graph.random import is_random
 from wholestep.graph.step import graph_module
 
 aten = torch.ops.aten
-
-# Rearrangements: their result costs a copy to keep and nothing to make again, so what they rearrange is kept instead.
-_FREE = frozenset(
-    {
-        operator.getitem,
-        aten.expand.default,
-        aten.permute.default,
-        aten.slice.Tensor,
-        aten.split_with_sizes.default,
-        aten.squeeze.dims,
-        aten.unsqueeze.default,
-        aten.view.default,
-    }
-)
 
 
 class Fate(Enum):
@@ -117,49 +104,33 @@ def partition(joint: Joint, keep: Keep, fenced: bool) -> Partition:
     constants = [node for node in inputs if node not in carried]
     results = list(graph.output_node().args[0])
     outputs, gradients = results[: joint.outputs], results[joint.outputs :]
-    backward = _reached_from(tangents, graph)
     random = [node for node in graph.nodes if is_random(node)]
-    activations = _reached_from([*inputs, *random], graph) - backward
-    weights = _reached_from(parameters, graph) - activations - backward
-
-    fates = {node: keep.policy(node) for node in carried}
-    recomputed: set[fx.Node] = set()
-    stack = [source for node in graph.nodes if node in backward for source in node.all_input_nodes]
-    stack += [node for node in gradients if isinstance(node, fx.Node)]
-    while stack:
-        node = stack.pop()
-        if node in fates or node in recomputed or node in backward or node.op in ("placeholder", "get_attr"):
-            continue
-        fate = Fate.RECOMPUTE
-        if node.target not in _FREE and isinstance(node.meta.get("val"), Tensor):
-            if node in activations:
-                fate = keep.policy(node)
-            elif keep.gathered and node in weights:
-                fate = Fate.SAVE
-        if fate is Fate.RECOMPUTE:
-            recomputed.add(node)
-            stack += node.all_input_nodes
-        else:
-            fates[node] = fate
-    saved = sorted(fates, key=order.__getitem__)
+    between = intermediates(graph, carried, [*constants, *random], tangents, gradients)
+    fates = {node: keep.policy(node) for node in (*carried, *between.candidates)}
+    if keep.gathered:
+        fates |= dict.fromkeys(between.weights, Fate.SAVE)
+    kept, recomputed = find_recomputed(
+        between.wanted, {*carried, *(node for node, fate in fates.items() if fate is not Fate.RECOMPUTE)}
+    )
+    saved = sorted({*carried, *kept}, key=order.__getitem__)
 
     forward = _Half(joint.module)
     forward.take([*carried, *parameters, *constants])
     forward.compute(_needed([*outputs, *saved]))
-    kept = [forward.move(node, to_host) if fates[node] is Fate.OFFLOAD else forward.copies[node] for node in saved]
-    forward_module = forward.finish([*(forward.copies[node] for node in outputs), *kept])
+    moved = [forward.move(node, to_host) if fates[node] is Fate.OFFLOAD else forward.copies[node] for node in saved]
+    forward_module = forward.finish([*(forward.copies[node] for node in outputs), *moved])
 
     half = _Half(joint.module)
     half.take([*tangents, *saved, *parameters, *constants])
     for node in saved:
         if fates[node] is Fate.OFFLOAD:
             half.copies[node] = half.move(node, to_device)
-    if fenced and any(node.target not in _FREE for node in recomputed):
+    if fenced and any(node.target not in FREE for node in recomputed):
         # Apart, so that weights can be gathered before the tangents are there. Tangents with activations, so that
         # nothing is computed again before it is needed.
         half.fence(parameters)
         half.fence([*tangents, *saved, *constants])
-    half.compute(recomputed | backward | set(graph.find_nodes(op="get_attr")))
+    half.compute(recomputed | between.backward | set(graph.find_nodes(op="get_attr")))
     return Partition(forward_module, half.finish([half.copies[node] for node in gradients]), len(saved))
 
 
@@ -205,14 +176,6 @@ class _Half:
         node = self._graph.call_function(target, args)
         node.meta = {"val": like.meta["val"], "module": like.meta.get("module", ""), "backward": True}
         return node
-
-
-def _reached_from(sources: list[fx.Node], graph: fx.Graph) -> set[fx.Node]:
-    reached = set(sources)
-    for node in graph.nodes:
-        if node.op == "call_function" and not reached.isdisjoint(node.all_input_nodes):
-            reached.add(node)
-    return reached
 
 
 def _needed(results: list[fx.Node]) -> set[fx.Node]:
