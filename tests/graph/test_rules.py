@@ -7,8 +7,8 @@ from graph.small_joint import between_halves_of_llama
 from torch import fx
 
 from wholestep.errors import ConfigError
+from wholestep.graph.fates import Fate
 from wholestep.graph.intermediates import Intermediates
-from wholestep.graph.partition import Fate
 from wholestep.graph.policies import offload_layer_inputs, recompute_all
 from wholestep.graph.rules import by_rules
 

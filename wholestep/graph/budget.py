@@ -8,7 +8,8 @@ limit it would be a minimum cut, so the solver has little to search: a layer tak
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
@@ -17,37 +18,37 @@ from torch import fx
 
 from wholestep.errors import GraphError
 from wholestep.graph.costs import Rates, seconds, seconds_to_keep, size
+from wholestep.graph.fates import Fate
 from wholestep.graph.intermediates import Intermediates, find_recomputed
-from wholestep.graph.partition import Fate, Policy
-
-Planner = Callable[[Intermediates], Policy]
-"""A policy that must see everything there is to choose before it answers."""
 
 # Of choices that take the same time the smaller is wanted: a byte kept counts as this part of the time to read it.
 _TIE = 1e-3
 
 
-def budget(limit: int, rates: Rates) -> Planner:
-    """The least time, with at most `limit` bytes of one layer saved on the device (of one run of the loop's body, if
-    that holds several layers)."""
+@dataclass(frozen=True)
+class Budget:
+    """What may be saved on the device.
 
-    def planner(between: Intermediates) -> Policy:
-        return plan(between, limit, rates).__getitem__
+    Attributes:
+        limit: bytes.
+        rates: of the device, which decide what is worth them.
+    """
 
-    return planner
+    limit: int
+    rates: Rates
 
 
-def plan(between: Intermediates, limit: int, rates: Rates) -> dict[fx.Node, Fate]:
+def plan(between: Intermediates, budget: Budget) -> dict[fx.Node, Fate]:
     """The fates of inputs and candidates that take the least time, by `cost`.
 
     Args:
         between: what there is to choose from.
-        limit: bytes that may be saved on the device. Inputs count, unless they are offloaded.
-        rates: of the device.
+        budget: of one layer (of one run of a loop's body). Inputs count, unless they are offloaded.
 
     Raises:
         GraphError: the inputs do not fit and cannot be offloaded; the text says how many bytes they need.
     """
+    limit, rates = budget.limit, budget.rates
     forced = 0 if rates.host_bytes_per_second else sum(map(size, between.inputs))
     if limit < forced:
         raise GraphError(f"a budget of {limit} bytes for a layer does not hold its inputs, which need {forced}")

@@ -27,6 +27,7 @@ from wholestep.graph.objective import Batch, Layers, ModuleState, Objective, cal
 from wholestep.graph.optimizer import AdamW, clip_factor
 from wholestep.graph.passes import run_passes
 from wholestep.graph.random import draws_numbers
+from wholestep.graph.rules import Rules
 from wholestep.graph.scan import scan
 from wholestep.graph.signature import Field, batch_values, buffer_values, mesh_axes, parameter_values
 from wholestep.graph.stacks import Stack, containers, find_stacks
@@ -65,9 +66,13 @@ def capture_train_step(
     Raises:
         GraphError: rows that do not divide; a trained parameter that the loss does not depend on; a buffer that each
             device changes for its own rows and whose module does not say how the changes come together.
+        ConfigError: a rule for what is kept matches nothing.
     """
     capture = partial(_train_step, module, objective, optimizer, batch, mesh, microbatches, layers, slots_on_host)
-    return _with_fallback(module, layers, capture)
+    step = _with_fallback(module, layers, capture)
+    if layers is not None and isinstance(layers.keep.policy, Rules):
+        layers.keep.policy.check_used()
+    return step
 
 
 def _train_step(

@@ -124,10 +124,11 @@ def _replacements(
 ) -> tuple[list[LoopedStack], list[CalledLayers]]:
     """The stacks as loops, every other layer in a container as a call."""
     axes = mesh_axes(state.mesh)
+    total = sum(len(list(parent.children())) for _, parent in containers(module))
     loops = []
     for stack in stacks:
         period = [module.get_submodule(path) for path in stack.paths[: stack.period]]
-        loops.append(LoopedStack(stack, period, state.of_stack(stack), layers.keep, axes))
+        loops.append(LoopedStack(stack, period, state.of_stack(stack), layers.keep.share(stack.period, total), axes))
     looped = {path for stack in stacks for path in stack.paths}
     calls = []
     for container, parent in containers(module):

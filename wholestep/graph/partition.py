@@ -5,34 +5,24 @@ For each intermediate that the gradients need a policy decides: keep it, keep it
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from wholestep.graph.budget import Budget, plan
 from wholestep.graph.call import fence
+from wholestep.graph.fates import Fate, Policy
 from wholestep.graph.intermediates import FREE, find_recomputed, intermediates
 from wholestep.graph.memory import to_device, to_host
 from wholestep.graph.random import is_random
 from wholestep.graph.step import graph_module
 
 aten = torch.ops.aten
-
-
-class Fate(Enum):
-    """What becomes of an intermediate between the forward and the backward pass."""
-
-    SAVE = "save"
-    OFFLOAD = "offload"
-    RECOMPUTE = "recompute"
-
-
-Policy = Callable[[fx.Node], Fate]
-"""Asked only about carried inputs and about nodes that depend on inputs and do more than rearrange."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +67,19 @@ class Keep:
     """What the backward pass of a layer finds kept.
 
     Attributes:
-        policy: of activations. Carried inputs are always kept, on the device or the host as it says.
+        policy: of activations, or what they may take in all. Carried inputs are always kept, on the device or the host
+            as it says.
         gathered: whether weights as they were gathered are kept, or gathered again from their shards.
     """
 
-    policy: Policy
+    policy: Policy | Budget
     gathered: bool = False
+
+    def share(self, layers: int, of: int) -> Keep:
+        """The same for this many of a number of layers, which share a budget equally."""
+        if not isinstance(self.policy, Budget):
+            return self
+        return dataclasses.replace(self, policy=Budget(self.policy.limit * layers // of, self.policy.rates))
 
 
 def partition(joint: Joint, keep: Keep, fenced: bool) -> Partition:
@@ -106,7 +103,10 @@ def partition(joint: Joint, keep: Keep, fenced: bool) -> Partition:
     outputs, gradients = results[: joint.outputs], results[joint.outputs :]
     random = [node for node in graph.nodes if is_random(node)]
     between = intermediates(graph, carried, [*constants, *random], tangents, gradients)
-    fates = {node: keep.policy(node) for node in (*carried, *between.candidates)}
+    if isinstance(keep.policy, Budget):
+        fates = plan(between, keep.policy)
+    else:
+        fates = {node: keep.policy(node) for node in (*carried, *between.candidates)}
     if keep.gathered:
         fates |= dict.fromkeys(between.weights, Fate.SAVE)
     kept, recomputed = find_recomputed(

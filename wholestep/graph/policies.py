@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from wholestep.graph.partition import Fate, Policy
+from wholestep.graph.fates import Fate, Policy
 
 aten = torch.ops.aten
 

@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from torch import fx
 
 from wholestep.errors import ConfigError, nearest
-from wholestep.graph.partition import Fate, Policy
+from wholestep.graph.fates import Fate, Policy
 
 _GRAMMAR = "a rule is OPERATOR@MODULE=FATE, such as 'mm@*.o_proj=save' or 'softmax@attention.inner=recompute'"
 

@@ -107,6 +107,8 @@ class Trainer:
                 raise CheckpointError(f"{self.run.path} has no checkpoint to resume from")
             observer.phase("capturing the training step")
             program = train_program(recipe, self.mesh)
+            for note in program.step.notes:
+                observer.note(note)
             shapes = logical_shapes(recipe, program.step)
             if resume:
                 observer.phase("restoring the last checkpoint")
