@@ -10,10 +10,11 @@ import jax
 from wholestep.errors import DeviceMemoryError
 
 # What libtpu says: the first where it sees early, by a bound, that the program (with what goes in and comes out) cannot
-# fit; the second where memory was assigned and did not suffice.
+# fit; the second where memory was assigned and did not suffice; the third of a single array.
 _OUT_OF_MEMORY = (
     re.compile(r"HLO temporaries \((?P<needed>[\d.]+\w?)\) exceeds available HBM \((?P<available>[\d.]+\w?)\)"),
     re.compile(r"Used (?P<needed>[\d.]+\w?) of (?P<available>[\d.]+\w?) hbm"),
+    re.compile(r"Allocation \(size=(?P<needed>\d+)\) would exceed memory \(size=(?P<available>\d+)\)"),
 )
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
