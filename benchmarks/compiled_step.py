@@ -70,6 +70,8 @@ class Figures:
         capture: from the recipe to a program, in a process where nothing is warm.
         lower: to StableHLO.
         compile: by XLA; None where it was not asked for.
+        capture_cpu: processor time of the capture: what other programs on the machine disturb less.
+        compile_cpu: processor time of the compilation, over all threads.
         stablehlo: bytes of the lowered program's text.
         instructions: of the compiled program, all computations together.
         code: the executable's machine code.
@@ -83,6 +85,8 @@ class Figures:
     capture: float
     lower: float
     compile: float | None
+    capture_cpu: float
+    compile_cpu: float | None
     stablehlo: int
     instructions: int | None
     code: int | None
@@ -122,24 +126,26 @@ def figures(case: Case) -> Figures:
     recipe = case.build()
     mesh = topology_mesh(case.topology, recipe.mesh) if case.topology else device_mesh(recipe.mesh)
     with count_compiles() as counts:
-        start = time.perf_counter()
+        started, started_cpu = time.perf_counter(), time.process_time()
         program = train_program(recipe, mesh)
-        captured = time.perf_counter()
+        captured, captured_cpu = time.perf_counter(), time.process_time()
         lowered = program.lower()
         done = time.perf_counter()
         text = lowered.as_text()
-        compile_start = time.perf_counter()
+        compile_started, compile_started_cpu = time.perf_counter(), time.process_time()
         compiled, refused = None, None
         if case.compiled and not case.topology:
             compiled = lowered.compile()
         elif case.compiled:
             compiled, refused = compiled_or_refused(lowered)
-        compile_seconds = time.perf_counter() - compile_start
+        compiled_after, cpu = time.perf_counter() - compile_started, time.process_time() - compile_started_cpu
     use = MemoryUse.of(compiled) if compiled else None
     return Figures(
-        capture=captured - start,
+        capture=captured - started,
         lower=done - captured,
-        compile=compile_seconds if case.compiled else None,
+        compile=compiled_after if case.compiled else None,
+        capture_cpu=captured_cpu - started_cpu,
+        compile_cpu=cpu if case.compiled else None,
         stablehlo=len(text),
         instructions=len(re.findall(r"^ +(?:ROOT )?%?\S+ = ", compiled.as_text(), re.MULTILINE)) if compiled else None,
         code=compiled.memory_analysis().generated_code_size_in_bytes if compiled else None,
