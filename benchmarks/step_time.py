@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import platform
 import re
 import statistics
 import time
@@ -33,8 +31,8 @@ from typing import Any
 import click
 import jax
 import numpy as np
-import torch
 from contenders import Contender, HandWrittenJax, PyTorch, Wholestep, check_comparable, packed_batch
+from machine import machine
 from rich.console import Console
 from rich.table import Table
 
@@ -95,18 +93,6 @@ def compiler_figures(executable: jax.stages.Compiled) -> dict[str, float]:
         "MB outputs": memory.output_size_in_bytes / 1e6,
         "MB aliased": memory.alias_size_in_bytes / 1e6,
         **{f"{kind} ops": found[kind] for kind in kinds},
-    }
-
-
-def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    model = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
-    return {
-        "cpu": model[1] if model else platform.processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "load_average": os.getloadavg()[0],
-        "torch_threads": torch.get_num_threads(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "jax": jax.__version__},
     }
 
 

@@ -30,6 +30,23 @@ class LoweringError(WholestepError):
     """A captured graph cannot be lowered to XLA."""
 
 
+class DeviceMemoryError(WholestepError):
+    """A program needs more memory than a device has.
+
+    Attributes:
+        needed: bytes that the compiler counted before it gave up; may be less than the program takes in the end.
+        available: bytes of a device that programs can have.
+    """
+
+    def __init__(self, needed: int, available: int) -> None:
+        self.needed, self.available = needed, available
+        super().__init__(
+            f"the program needs at least {needed / 2**30:.2f} GiB on a device, and there are {available / 2**30:.2f} "
+            "GiB: use more devices, a smaller batch or a shorter sequence, or keep less for the backward pass "
+            "(layers.keep)"
+        )
+
+
 class NonFiniteError(WholestepError):
     """The loss or a gradient became NaN or infinite."""
 

@@ -1,0 +1,82 @@
+"""What a program needs of a device's memory, as the compiler counts it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import jax
+
+from wholestep.errors import DeviceMemoryError
+
+# What libtpu says: the first where it sees early, by a bound, that the program (with what goes in and comes out) cannot
+# fit; the second where memory was assigned and did not suffice; the third of a single array.
+_OUT_OF_MEMORY = (
+    re.compile(r"HLO temporaries \((?P<needed>[\d.]+\w?)\) exceeds available HBM \((?P<available>[\d.]+\w?)\)"),
+    re.compile(r"Used (?P<needed>[\d.]+\w?) of (?P<available>[\d.]+\w?) hbm"),
+    re.compile(r"Allocation \(size=(?P<needed>\d+)\) would exceed memory \(size=(?P<available>\d+)\)"),
+)
+_UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """Bytes of one device, and of the host's memory for that device.
+
+    Attributes:
+        arguments: what goes in: state and batch.
+        outputs: what comes out.
+        aliased: of the outputs, those that take the place of an argument.
+        temporaries: what is alive in between, at its most. What fits the TPU's fast memory (VMEM) lies there and is
+            not counted, so that a small program may have none.
+        host_temporaries: the same in host memory.
+    """
+
+    arguments: int
+    outputs: int
+    aliased: int
+    temporaries: int
+    host_temporaries: int
+
+    @property
+    def total(self) -> int:
+        """Bytes that the device needs at once."""
+        return self.arguments + self.temporaries + self.outputs - self.aliased
+
+    @classmethod
+    def of(cls, compiled: jax.stages.Compiled) -> MemoryUse:
+        """The figures of a compiled program."""
+        stats = compiled.memory_analysis()
+        return cls(
+            arguments=stats.argument_size_in_bytes,
+            outputs=stats.output_size_in_bytes,
+            aliased=stats.alias_size_in_bytes,
+            temporaries=stats.temp_size_in_bytes,
+            host_temporaries=stats.host_temp_size_in_bytes,
+        )
+
+
+def compile_for_tpu(lowered: jax.stages.Lowered, *, past_memory: bool = False) -> jax.stages.Compiled:
+    """Compile a program that was lowered for a TPU.
+
+    Args:
+        lowered: the program.
+        past_memory: go on where the program does not fit, to see by how much (`MemoryUse.of`). Not everything can be
+            seen so: a single array that is larger than the memory stops the compiler all the same.
+
+    Raises:
+        DeviceMemoryError: the program does not fit.
+    """
+    try:
+        return lowered.compile(compiler_options={"xla_tpu_no_crash_on_oom": "true"} if past_memory else None)
+    except jax.errors.JaxRuntimeError as error:
+        for pattern in _OUT_OF_MEMORY:
+            if match := pattern.search(str(error)):
+                raise DeviceMemoryError(_bytes(match["needed"]), _bytes(match["available"])) from error
+        raise
+
+
+def _bytes(text: str) -> int:
+    """`31.25G` -> bytes."""
+    unit = text.lstrip("0123456789.")
+    return round(float(text.removesuffix(unit)) * _UNITS[unit])
