@@ -98,6 +98,8 @@ class LoopedStack:
                 f"{self.paths[index]} is called where {self.paths[self._calls]} is expected, out of order",
             )
         arguments, spec = tree_flatten((args, kwargs))
+        if not self.tensors:
+            raise NotLoopableError(self.stack, f"{self.paths[0]} has no parameters and no buffers")
         if self._calls == 0:
             self._first, self._spec, self._links = arguments, spec, {}
         else:

@@ -6,6 +6,7 @@ one structure the number of executables does not grow with their number.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import operator
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,7 @@ from wholestep.graph.collectives import GROUP, axis_of
 from wholestep.graph.memory import to_host
 from wholestep.graph.random import Scope, draws_numbers, is_random
 from wholestep.graph.scan import loop
-from wholestep.graph.step import graph_module, graphs
+from wholestep.graph.step import graph_module
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Piece:
         on_host: for each output whether it is left in host memory.
         scopes: of its calls that draw random numbers.
         draws: whether it draws random numbers.
+        first_draw: what the numbers of its own draws, those outside of calls, count on from.
         fingerprint: equal for pieces that are alike.
     """
 
@@ -58,6 +60,7 @@ class Piece:
     on_host: tuple[bool, ...]
     scopes: tuple[Scope, ...]
     draws: bool
+    first_draw: int
     fingerprint: str
 
 
@@ -197,8 +200,12 @@ def _piece(module: fx.GraphModule, section: Sequence[fx.Node], results: set[fx.N
             copies[node] = graph.node_copy(node, copies.__getitem__)
         return copies[node]
 
+    first_draw = min((node.meta["draw"].number for node in section if is_random(node)), default=0)
     for node in section:
         copied = copy(node)
+        if is_random(node):
+            draw = node.meta["draw"]
+            copied.meta = {**copied.meta, "draw": dataclasses.replace(draw, number=draw.number - first_draw)}
         if node.target is call and "scope" in node.kwargs:
             rest = {key: value for key, value in node.kwargs.items() if key != "scope"}
             copied.kwargs = {**rest, "scope": scopes[node]} if node in scopes else rest
@@ -210,7 +217,8 @@ def _piece(module: fx.GraphModule, section: Sequence[fx.Node], results: set[fx.N
         outputs=tuple(outputs),
         on_host=tuple(_is_on_host(node, module) for node in outputs),
         scopes=tuple(node.kwargs["scope"] for node in scopes),
-        draws=any(is_random(node) for each in graphs(piece) for node in each.graph.nodes),
+        draws=draws_numbers(piece),
+        first_draw=first_draw,
         fingerprint=_fingerprint(piece),
     )
 

@@ -24,6 +24,7 @@ class Draws:
         key: of the program; None where it has none.
         container: a number for the container of the layers that the graph holds.
         layer: place of the first of them; a traced integer in a loop.
+        first: what the numbers of draws count on from.
         part: which part of the batch the graph works on, counted over devices and microbatches; None where all of them
             draw the same.
     """
@@ -31,11 +32,12 @@ class Draws:
     key: jax.Array | None
     container: int = 0
     layer: jax.Array | int = 0
+    first: jax.Array | int = 0
     part: jax.Array | int | None = None
 
     def of_layers(self, container: int, layer: jax.Array | int) -> Draws:
         """For a graph that holds the layers of this container from this one on."""
-        return dataclasses.replace(self, container=container, layer=layer)
+        return dataclasses.replace(self, container=container, layer=layer, first=0)
 
     def of_part(self, index: jax.Array, parts: int) -> Draws:
         """For a graph that works on one of `parts` equal parts of these rows."""
@@ -51,7 +53,7 @@ class Draws:
         if self.key is None:
             raise LoweringError("the program draws random numbers, but it has no key")
         key = self.key
-        for number in (self.container, self.layer + draw.position, draw.number):
+        for number in (self.container, self.layer + draw.position, self.first + draw.number):
             key = jax.random.fold_in(key, number)
         if self.part is None or not shape:
             return sample(key, shape)

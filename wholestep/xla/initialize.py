@@ -60,7 +60,8 @@ def _program(members: Sequence[Initializer], value: Value, mesh: jax.sharding.Me
         (whole,) = Interpreter(Draws(jax.random.fold_in(key, index))).run(initializer.module)
         if shape and not whole.ndim:
             whole = whole.reshape(1)  # a scalar parameter is stored as a vector
-        return jnp.pad(whole, [(0, stored - size) for stored, size in zip(shape, whole.shape, strict=True)])
+        missing = [(0, stored - size) for stored, size in zip(shape, whole.shape, strict=True)]
+        return jnp.pad(whole, missing) if any(after for _, after in missing) else whole
 
     def make(key: jax.Array, indices: jax.Array) -> jax.Array:
         if not value.members:

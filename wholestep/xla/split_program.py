@@ -67,8 +67,8 @@ class _Draw:
     def of_part(self, index: int, parts: int) -> _Draw:
         return dataclasses.replace(self, part=self.part * parts + index, parts=self.parts * parts)
 
-    def numbers(self) -> np.ndarray:
-        return np.asarray([self.seed, self.step, self.part, self.parts], np.uint32)
+    def numbers(self, first: int) -> np.ndarray:
+        return np.asarray([self.seed, self.step, self.part, self.parts, first], np.uint32)
 
 
 Environment = dict[fx.Node, jax.Array]
@@ -84,7 +84,7 @@ class _RunPiece:
 
     def __call__(self, environment: Environment, draw: _Draw, running: _Running) -> None:
         scopes = [np.uint32(number) for scope in self.piece.scopes for number in scope]
-        draws = [draw.numbers()] if self.piece.draws else []
+        draws = [draw.numbers(self.piece.first_draw)] if self.piece.draws else []
         results = self.executable(*(environment[node] for node in self.piece.inputs), *scopes, *draws)
         running.add(results)
         environment.update(zip(self.piece.outputs, results, strict=True))
@@ -244,10 +244,10 @@ class SplitProgram(Program):
         """What a piece's program computes on one device."""
         draws = None
         if piece.draws:
-            seed, step, part, parts = args[-1]
+            seed, step, part, parts, first = args[-1]
             args = args[:-1]
             device = jax.lax.axis_index(tuple(self.mesh.axis_names)).astype(np.uint32)
-            draws = Draws(step_key(seed, step), part=device * parts + part)
+            draws = Draws(step_key(seed, step), first=first, part=device * parts + part)
         return Interpreter(draws).run(piece.module, *args)
 
     def _program(
@@ -330,7 +330,7 @@ class SplitProgram(Program):
 
 
 _NUMBER = jax.ShapeDtypeStruct((), np.uint32)
-_DRAW = jax.ShapeDtypeStruct((4,), np.uint32)
+_DRAW = jax.ShapeDtypeStruct((5,), np.uint32)
 """What a piece that draws is given: `_Draw.numbers()`."""
 
 
