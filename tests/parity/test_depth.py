@@ -14,10 +14,13 @@ from support import captured, fields, random_batch, relative_error, tiny_config
 from torch import nn
 
 from wholestep.config.override import replace
+from wholestep.graph.budget import Budget
+from wholestep.graph.costs import Rates
 from wholestep.graph.objective import Layers
 from wholestep.graph.optimizer import AdamW
 from wholestep.graph.partition import Keep
-from wholestep.graph.policies import POLICIES
+from wholestep.graph.policies import POLICIES, recompute_all
+from wholestep.graph.rules import by_rules
 from wholestep.graph.split import Cut
 from wholestep.models.decoder import Decoder
 from wholestep.parallel import Mesh
@@ -125,6 +128,31 @@ def test_the_matrix(execution: str, policy: str, mesh: Mesh) -> None:
 def test_the_plain_step(execution: str, case: Case) -> None:
     looped, cut = EXECUTIONS[execution]
     check_equal(steps(case, Layers(Keep(POLICIES["save_all"]), looped), cut), reference(case))
+
+
+RATES = Rates(flops_per_second=1e9, hbm_bytes_per_second=1e9, host_bytes_per_second=1e8)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Budget(0, RATES),
+        Budget(60_000, RATES),
+        by_rules(["mm@*.o_proj=save", "softmax@attention.inner=offload", "input@*=offload"], recompute_all),
+    ],
+    ids=["all offloaded", "budget", "rules"],
+)
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_budgets_and_rules(execution: str, policy) -> None:
+    looped, cut = EXECUTIONS[execution]
+    case = Case(EIGHT, alternating=True, dropout=True)
+    check_equal(steps(case, Layers(Keep(policy), looped), cut), reference(case))
+
+
+@pytest.mark.parametrize("cut", [Cut("passes"), Cut(layers_per_piece=2)], ids=str)
+def test_other_cuts(cut: Cut) -> None:
+    case = Case(EIGHT, microbatches=2, tied=True, dropout=True)
+    check_equal(steps(case, Layers(Keep(recompute_all, gathered=True)), cut), reference(case))
 
 
 @pytest.mark.parametrize("execution", EXECUTIONS)

@@ -175,9 +175,10 @@ def _label(graph_module: fx.GraphModule) -> None:
         if "backward" in node.meta:
             continue
         path = node.meta.get("custom", {}).get("module")
-        if path is None and node.meta.get("autograd_backward"):
+        if node.meta.get("autograd_backward"):
+            # Whatever module's forward is running: that of the operator it is the gradient of. What an
+            # autograd.Function runs in its forward is numbered after the Function itself.
             number = node.meta.get("seq_nr", -1)
-            # What an autograd.Function runs in its forward is numbered after the Function itself.
-            path = path_of.get(number, path_of.get(number + 1))
+            path = path_of.get(number, path_of.get(number + 1, path))
         kept = {"val": node.meta["val"]} if "val" in node.meta else {}
         node.meta = {**kept, "module": path or "", "backward": bool(node.meta.get("autograd_backward"))}

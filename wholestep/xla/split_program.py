@@ -72,20 +72,21 @@ class _Draw:
 
 
 Environment = dict[fx.Node, jax.Array]
+Programs = Mapping[Hashable, jax.stages.Compiled]
 
 
 @dataclass(frozen=True, eq=False)
 class _RunPiece:
-    """A piece and its executable; `dead` are values that nothing reads after it."""
+    """A piece and which program runs it; `dead` are values that nothing reads after it."""
 
     piece: Piece
-    executable: jax.stages.Compiled
+    program: Hashable
     dead: tuple[fx.Node, ...]
 
-    def __call__(self, environment: Environment, draw: _Draw, running: _Running) -> None:
+    def __call__(self, programs: Programs, environment: Environment, draw: _Draw, running: _Running) -> None:
         scopes = [np.uint32(number) for scope in self.piece.scopes for number in scope]
         draws = [draw.numbers(self.piece.first_draw)] if self.piece.draws else []
-        results = self.executable(*(environment[node] for node in self.piece.inputs), *scopes, *draws)
+        results = programs[self.program](*(environment[node] for node in self.piece.inputs), *scopes, *draws)
         running.add(results)
         environment.update(zip(self.piece.outputs, results, strict=True))
         for node in self.dead:
@@ -99,34 +100,34 @@ class _RunRepeat:
     Attributes:
         repeat: which.
         parts: of a trip.
-        start: what makes each carried value the loop's own; None where it is already.
-        take: what takes a trip's slice of each sliced value.
-        stack: what puts together the trips' results.
+        start: which program makes each carried value the loop's own; None where it is already.
+        take: which takes a trip's slice of each sliced value.
+        stack: which puts together the trips' results.
         dead: values that nothing reads after it.
     """
 
     repeat: Repeat
     parts: Sequence[_RunPiece | _RunRepeat]
-    start: Sequence[jax.stages.Compiled | None]
-    take: Sequence[jax.stages.Compiled]
-    stack: Sequence[jax.stages.Compiled]
+    start: Sequence[Hashable | None]
+    take: Sequence[Hashable]
+    stack: Sequence[Hashable]
     dead: tuple[fx.Node, ...]
 
-    def __call__(self, environment: Environment, draw: _Draw, running: _Running) -> None:
+    def __call__(self, programs: Programs, environment: Environment, draw: _Draw, running: _Running) -> None:
         carry, xs, consts = ([environment[node] for node in group] for group in self.repeat.node.args[1:])
         for node in self.dead:
             del environment[node]
-        carry = [x if move is None else move(x)[0] for move, x in zip(self.start, carry, strict=True)]
+        carry = [x if move is None else programs[move](x)[0] for move, x in zip(self.start, carry, strict=True)]
         rows: list[list[jax.Array]] = []
         for trip in range(self.repeat.trips):
-            slices = [take(x, np.uint32(trip))[0] for take, x in zip(self.take, xs, strict=True)]
+            slices = [programs[take](x, np.uint32(trip))[0] for take, x in zip(self.take, xs, strict=True)]
             inner = dict(zip(self.repeat.body.inputs, [*carry, *slices, *consts], strict=True))
             for part in self.parts:
-                part(inner, draw.of_part(trip, self.repeat.trips), running)
+                part(programs, inner, draw.of_part(trip, self.repeat.trips), running)
             results = [inner[node] for node in self.repeat.body.results]
             carry = results[: len(carry)]
             rows.append(results[len(carry) :])
-        stacked = [join(*column)[0] for join, column in zip(self.stack, zip(*rows, strict=True), strict=True)]
+        stacked = [programs[join](*column)[0] for join, column in zip(self.stack, zip(*rows, strict=True), strict=True)]
         results = [*carry, *stacked]
         environment.update((node, results[node.args[1]]) for node in self.repeat.outputs)
 
@@ -151,6 +152,7 @@ class SplitProgram(Program):
 
     Attributes:
         plan: its pieces.
+        lowered: the distinct programs that run them.
     """
 
     def __init__(self, step: StepGraph, mesh: jax.sharding.Mesh, cut: Cut) -> None:
@@ -159,16 +161,16 @@ class SplitProgram(Program):
         """
         super().__init__(step, mesh)
         self.plan = split(step.module, cut)
-        self._compiled: dict[Hashable, jax.stages.Compiled] = {}
+        self.lowered: dict[Hashable, jax.stages.Lowered] = {}
+        self._parts = self._lower_whole()
 
-    @property
-    def executables(self) -> list[jax.stages.Compiled]:
-        """The distinct executables of the pieces."""
-        self.compile()
-        return list(self._compiled.values())
+    @functools.cached_property
+    def executables(self) -> Programs:
+        """The distinct executables; compiled on first use."""
+        return {key: lowered.compile() for key, lowered in self.lowered.items()}
 
     def compile(self) -> None:
-        _ = self._parts
+        _ = self.executables
 
     def __call__(
         self, state: State, batch: Mapping[str, jax.Array], scalars: Mapping[str, float] | None = None
@@ -180,14 +182,13 @@ class SplitProgram(Program):
         del given
         running = _Running()
         for part in self._parts:
-            part(environment, draw, running)
+            part(self.executables, environment, draw, running)
         names = (value.name for value in self.step.outputs)
         outputs = dict(zip(names, (environment[node] for node in self.plan.results), strict=True))
         metrics = {name.removeprefix("metric/"): outputs.pop(name) for name in list(outputs) if name[:7] == "metric/"}
         return {**state, **outputs}, metrics
 
-    @functools.cached_property
-    def _parts(self) -> list[_RunPiece | _RunRepeat]:
+    def _lower_whole(self) -> list[_RunPiece | _RunRepeat]:
         places = {
             node: self._signature_place(value) for node, value in zip(self.plan.inputs, self.step.inputs, strict=True)
         }
@@ -197,15 +198,15 @@ class SplitProgram(Program):
         owned = {
             node for node, value in zip(self.plan.inputs, self.step.inputs, strict=True) if value.name in self._donated
         }
-        return self._compile(self.plan, places, results, owned)
+        return self._lower(self.plan, places, results, owned)
 
-    def _compile(
+    def _lower(
         self, plan: Plan, places: dict[fx.Node, _Place], results: Mapping[fx.Node, _Place], owned: set[fx.Node]
     ) -> list[_RunPiece | _RunRepeat]:
-        """Executables for the parts of a plan.
+        """Programs for the parts of a plan.
 
         Args:
-            plan: what to compile.
+            plan: what to lower.
             places: of the plan's inputs.
             results: of those of its results that have a place of their own.
             owned: the inputs that may be used up.
@@ -213,22 +214,20 @@ class SplitProgram(Program):
         last_use = {node: i for i, part in enumerate(plan.parts) for node in part.inputs}
         kept = set(plan.results)
         owned = set(owned)
-        compiled: list[_RunPiece | _RunRepeat] = []
+        lowered: list[_RunPiece | _RunRepeat] = []
         for i, part in enumerate(plan.parts):
             dead = tuple(n for n in dict.fromkeys(part.inputs) if last_use[n] == i and n not in kept)
             usable = {node for node in dead if node in owned}
             if isinstance(part, Repeat):
-                compiled.append(self._compile_repeat(part, places, usable, dead))
+                lowered.append(self._lower_repeat(part, places, usable, dead))
             else:
                 for node, on_host in zip(part.outputs, part.on_host, strict=True):
                     places[node] = results.get(node) or self._own_place(node.meta["val"], on_host)
-                compiled.append(_RunPiece(part, self._compile_piece(part, places, usable), dead))
+                lowered.append(_RunPiece(part, self._lower_piece(part, places, usable), dead))
             owned.update(part.outputs)
-        return compiled
+        return lowered
 
-    def _compile_piece(
-        self, piece: Piece, places: Mapping[fx.Node, _Place], usable: set[fx.Node]
-    ) -> jax.stages.Compiled:
+    def _lower_piece(self, piece: Piece, places: Mapping[fx.Node, _Place], usable: set[fx.Node]) -> Hashable:
         inputs, outputs = [places[node] for node in piece.inputs], [places[node] for node in piece.outputs]
         free = list(outputs)  # an input that is used up becomes an output of the same kind
         donated = []
@@ -258,11 +257,11 @@ class SplitProgram(Program):
         outputs: Sequence[_Place],
         donated: Sequence[int] = (),
         extra: Sequence[jax.ShapeDtypeStruct] = (),
-    ) -> jax.stages.Compiled:
-        """`run` on each device's values, compiled once for all programs of this name and of such values. What is
-        `extra` is small and the same on every device."""
+    ) -> Hashable:
+        """Lower `run`, a function of each device's values, once for all of this name and of such values; returns what
+        the program is found by. What is `extra` is small and the same on every device."""
         key = (name, tuple(inputs), tuple(outputs), tuple(donated))
-        if key not in self._compiled:
+        if key not in self.lowered:
 
             def on_device(*args: jax.Array) -> list[jax.Array]:
                 values = [place.unbox(x) for place, x in zip(inputs, args, strict=False)]
@@ -279,8 +278,8 @@ class SplitProgram(Program):
             shardings = [self._sharding(place) for place in outputs]
             jitted = jax.jit(mapped, donate_argnums=tuple(donated), out_shardings=shardings)
             specs = [jax.ShapeDtypeStruct(place.shape, place.dtype, sharding=self._sharding(place)) for place in inputs]
-            self._compiled[key] = jitted.lower(*specs, *extra).compile()
-        return self._compiled[key]
+            self.lowered[key] = jitted.lower(*specs, *extra)
+        return key
 
     def _sharding(self, place: _Place) -> NamedSharding:
         return NamedSharding(self.mesh, place.spec, memory_kind="pinned_host" if place.on_host else None)
@@ -296,7 +295,7 @@ class SplitProgram(Program):
         shape = (first * self.mesh.size, *rest)
         return _Place(shape, carried(value.dtype), spec, on_host, boxed=not local)
 
-    def _compile_repeat(
+    def _lower_repeat(
         self, repeat: Repeat, places: dict[fx.Node, _Place], usable: set[fx.Node], dead: tuple[fx.Node, ...]
     ) -> _RunRepeat:
         carry, xs, consts = repeat.node.args[1:]
@@ -304,7 +303,7 @@ class SplitProgram(Program):
         own = [self._own_place(node.meta["val"]) for node in body.inputs[: len(carry) + len(xs)]]
         inner = dict(zip(body.inputs, [*own, *(places[node] for node in consts)], strict=True))
         results = dict(zip(body.results, own[: len(carry)], strict=False))
-        parts = self._compile(body, inner, results, set(body.inputs[: len(own)]))
+        parts = self._lower(body, inner, results, set(body.inputs[: len(own)]))
         ys = [inner[node] for node in body.results[len(carry) :]]
         for node in repeat.outputs:
             places[node] = self._own_place(node.meta["val"])
