@@ -71,13 +71,15 @@ def test_a_run_moves_from_eight_devices_to_two(recipe, tmp_path, uninterrupted, 
     assert losses(run) == pytest.approx(losses(whole), rel=TOLERANCE[torch.float32])
 
 
-def test_checkpoints_move_between_unrolled_and_looped_layers(recipe, tmp_path, uninterrupted, tmp_path_factory) -> None:
+def test_checkpoints_move_between_ways_to_run_the_layers(recipe, tmp_path, uninterrupted, tmp_path_factory) -> None:
     whole = whole_run(recipe, uninterrupted, tmp_path_factory)
     looped = replace(replace(recipe, "layers.execution", "loop"), "layers.keep", "recompute_all")
+    split = replace(replace(recipe, "layers.execution", "split"), "optimizer_state", "host")
     run = RunDirectory(tmp_path)
-    Trainer(looped, run).train(until=4)
-    Trainer(recipe, run).train(until=7, resume=True)
-    Trainer(looped, run).train(resume=True)
+    Trainer(looped, run).train(until=3)
+    Trainer(recipe, run).train(until=5, resume=True)
+    Trainer(split, run).train(until=7, resume=True)
+    Trainer(replace(looped, "optimizer_state", "host"), run).train(resume=True)
     assert losses(run) == pytest.approx(losses(whole), rel=TOLERANCE[torch.float32])
     assert final_state(run).keys() == final_state(whole).keys()
 

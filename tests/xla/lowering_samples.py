@@ -283,6 +283,7 @@ SAMPLES = [
     row(aten.zeros_like.default, i64(2), dtype=torch.bfloat16),
     row(aten.new_zeros.default, bf16(2), [3, 4]),
     Sample(aten.empty.memory_format, ([2, 3],), {"dtype": torch.bfloat16}, aten.empty.memory_format, values=False),
+    Sample(aten.empty_permuted.default, ([2, 3], [0, 1]), {}, aten.empty_permuted.default, values=False),
     Sample(aten.empty_like.default, (i64(2),), {}, aten.empty_like.default, values=False),
     Sample(aten.empty_strided.default, ([2, 3], [3, 1]), {}, aten.empty_strided.default, values=False),
     *(

@@ -20,17 +20,28 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from xla.lowering_samples import SAMPLES, Sample, row
 
 from wholestep.errors import LoweringError
+from wholestep.graph.call import call, fence
 from wholestep.graph.collectives import GROUP
 from wholestep.graph.memory import to_device, to_host
+from wholestep.graph.random import number_draws
 from wholestep.graph.scan import loop
 from wholestep.parallel import Mesh
+from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried
 from wholestep.xla.interpret import Interpreter, check_operators
 from wholestep.xla.lowering import LOWERINGS
 from wholestep.xla.lowering.registry import Lowering, lowers
 
 aten = torch.ops.aten
-RANDOM = {aten.uniform.default, aten.normal_functional.default}
+RANDOM = {
+    aten.uniform.default,
+    aten.normal_functional.default,
+    aten.rand.default,
+    aten.rand_like.default,
+    aten.randn.default,
+    aten.randn_like.default,
+    aten.bernoulli.p,
+}
 DTYPES = [
     torch.bool,
     torch.uint8,
@@ -56,21 +67,22 @@ def graph_of(*calls: Sample) -> tuple[fx.GraphModule, list[Tensor]]:
         inputs.append(tensor)
         return node
 
-    for call in calls:
-        args, kwargs = tree_map_only(Tensor, placeholder, (call.args, call.kwargs))
-        node = graph.call_function(call.target, args, kwargs)
+    for each in calls:
+        args, kwargs = tree_map_only(Tensor, placeholder, (each.args, each.kwargs))
+        node = graph.call_function(each.target, args, kwargs)
         fake_args, fake_kwargs = tree_map_only(fx.Node, lambda node: node.meta["val"], (args, kwargs))
         with mode:
-            node.meta["val"] = call.target(*fake_args, **fake_kwargs)
+            node.meta["val"] = each.target(*fake_args, **fake_kwargs)
         nodes.append(node)
     graph.output(nodes)
+    number_draws(nodes)
     return fx.GraphModule({}, graph), inputs
 
 
 def run(module: fx.GraphModule, inputs: list[Tensor], key: jax.Array | None = None) -> list[jax.Array]:
     """The graph's outputs, lowered and compiled."""
     arrays = [jax.numpy.asarray(as_float32(x), carried(x.dtype)) for x in inputs]
-    return tree_leaves(jax.jit(lambda *args: Interpreter(key).run(module, *args))(*arrays))
+    return tree_leaves(jax.jit(lambda *args: Interpreter(Draws(key)).run(module, *args))(*arrays))
 
 
 def as_float32(value: Tensor | jax.Array) -> np.ndarray:
@@ -112,7 +124,7 @@ def test_against_pytorch(target: Any) -> None:
 
 def test_every_operator_has_a_sample() -> None:
     # In this file, tests/graph/test_scan.py and tests/parity; moves, which trace to nothing, in test_memory.py.
-    elsewhere = {operator.getitem, loop, GROUP, to_host, to_device, *RANDOM}
+    elsewhere = {operator.getitem, loop, call, fence, GROUP, to_host, to_device, *RANDOM}
     collectives = {target for target in LOWERINGS if "_c10d_functional" in str(target)}
     missing = set(LOWERINGS) - {sample.target for sample in SAMPLES} - elsewhere - collectives
     assert not missing, f"add a row to lowering_samples.py for {sorted(map(str, missing))}"
@@ -124,7 +136,7 @@ def operand(dtype: torch.dtype, form: str) -> Any:
     return {"tensor": tensor, "0-d": tensor[2], "number": tensor[2].item()}[form]
 
 
-def call(name: str, x: Any, y: Any) -> Sample:
+def binary(name: str, x: Any, y: Any) -> Sample:
     numbers = "Tensor" if isinstance(y, Tensor) or name in ("add", "sub", "mul", "div") else "Scalar"
     return row(getattr(getattr(aten, name), numbers), x, y)
 
@@ -156,8 +168,17 @@ def test_random_draws_have_their_distribution(dtype: torch.dtype) -> None:
         row(aten.uniform.default, empty, -2.0, 6.0),
         row(aten.normal_functional.default, empty, 3.0, 0.5),
         row(aten.normal_functional.default, empty, 1.0, 0.0),
+        row(aten.rand_like.default, empty),
+        row(aten.rand.default, [200, 100], dtype=dtype),
+        row(aten.randn_like.default, empty),
+        row(aten.randn.default, [200, 100], dtype=dtype),
+        row(aten.bernoulli.p, empty, 0.3),
     )
-    uniform, normal, constant = map(as_float32, run(module, inputs, jax.random.key(0)))
+    uniform, normal, constant, *rest = map(as_float32, run(module, inputs, jax.random.key(0)))
+    *unit, ones = rest
+    for drawn, mean, deviation in zip(unit, (0.5, 0.5, 0, 0), (12**-0.5, 12**-0.5, 1, 1), strict=True):
+        assert drawn.mean() == pytest.approx(mean, abs=0.05) and drawn.std() == pytest.approx(deviation, abs=0.05)
+    assert set(np.unique(ones)) == {0, 1} and ones.mean() == pytest.approx(0.3, abs=0.05)
     assert uniform.min() >= -2 and uniform.max() <= 6
     assert uniform.mean() == pytest.approx(2, abs=0.1) and uniform.std() == pytest.approx(8 / 12**0.5, abs=0.1)
     assert normal.mean() == pytest.approx(3, abs=0.02) and normal.std() == pytest.approx(0.5, abs=0.02)

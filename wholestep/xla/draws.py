@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from wholestep.errors import LoweringError
 from wholestep.graph.random import Draw
 
 Sample = Callable[[jax.Array, tuple[int, ...]], jax.Array]
@@ -44,14 +43,9 @@ class Draws:
         return self if self.part is None else dataclasses.replace(self, part=self.part * parts + index)
 
     def sample(self, draw: Draw, shape: tuple[int, ...], sample: Sample) -> jax.Array:
-        """What a node draws. Each row of a part of a batch, its first dimension, has a key of its own, so that rows
-        draw the same however the batch is split; a scalar is one draw for all.
-
-        Raises:
-            LoweringError: the program has no key.
-        """
-        if self.key is None:
-            raise LoweringError("the program draws random numbers, but it has no key")
+        """What a node draws, in a program that has a key. Each row of a part of a batch, its first dimension, has a key
+        of its own, so that rows draw the same however the batch is split; a scalar is one draw for all."""
+        assert self.key is not None
         key = self.key
         for number in (self.container, self.layer + draw.position, self.first + draw.number):
             key = jax.random.fold_in(key, number)

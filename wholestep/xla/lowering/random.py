@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jax
 import torch
 
+from wholestep.errors import LoweringError
 from wholestep.xla.draws import Sample
 from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 
@@ -14,6 +15,8 @@ aten = torch.ops.aten
 
 
 def _draw(ctx: Context, sample: Sample) -> jax.Array:
+    if ctx.draws.key is None:
+        raise LoweringError(f"{ctx.node.target} draws random numbers, but the program has no key")
     return ctx.draws.sample(ctx.node.meta["draw"], tuple(ctx.node.meta["val"].shape), sample)
 
 
