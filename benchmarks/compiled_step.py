@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import re
 import resource
 import subprocess
@@ -20,20 +19,16 @@ from typing import Any
 
 import jax
 import psutil
-import torch
-from torch import fx
 
 from wholestep.config.override import apply
 from wholestep.errors import DeviceMemoryError, WholestepError
-from wholestep.graph.scan import loop
+from wholestep.graph.costs import step_flops
 from wholestep.pipeline import Recipe, train_program
 from wholestep.recipes.registry import find
-from wholestep.xla.compile_cache import count_compiles
 from wholestep.xla.devices import device_mesh
 from wholestep.xla.memory_use import MemoryUse, compile_for_tpu
+from wholestep.xla.split_program import SplitProgram
 from wholestep.xla.topologies import topology_mesh
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +62,18 @@ class Figures:
     """What compiling it took and gave. Seconds, bytes; of one device where it is of a program.
 
     Attributes:
-        capture: from the recipe to a program, in a process where nothing is warm.
-        lower: to StableHLO.
+        capture: from the recipe to a step graph, in a process where nothing is warm; of a split step to its programs.
+        lower: to StableHLO; of a split step it is part of the capture.
         compile: by XLA; None where it was not asked for.
         capture_cpu: processor time of the capture: what other programs on the machine disturb less.
         compile_cpu: processor time of the compilation, over all threads.
         stablehlo: bytes of the lowered program's text.
-        instructions: of the compiled program, all computations together.
-        code: the executable's machine code.
-        executables: programs that XLA was asked for, those for constants included.
-        memory: `MemoryUse`, by field, and its total.
+        instructions: of the compiled programs, all computations together.
+        code: the executables' machine code.
+        executables: distinct programs of the step.
+        memory: `MemoryUse`, by field, and its total; of a split step that of the program that needs most.
         refused: bytes that the compiler says it needs at least, where it does not go on without them.
-        matmul_flops: of the step graph's matrix products, times the trips of their loops.
+        matmul_flops: `step_flops`.
         peak_rss: the most memory this process had.
     """
 
@@ -97,19 +92,6 @@ class Figures:
     peak_rss: int
 
 
-def matmul_flops(module: fx.GraphModule) -> int:
-    """Two for each multiplication of the graph's matrix products on one device."""
-    total = 0
-    for node in module.graph.nodes:
-        if node.target is loop:
-            body, _, xs, *_ = node.args
-            total += xs[0].meta["val"].shape[0] * matmul_flops(getattr(module, body.target))
-        elif node.target in (aten.mm.default, aten.bmm.default, aten.addmm.default):
-            inner = node.args[-1].meta["val"].shape[-2]
-            total += 2 * math.prod(node.meta["val"].shape) * inner
-    return total
-
-
 def compiled_or_refused(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled | None, int | None]:
     """The program for a TPU, whether it fits or not; or, where an array alone is too large, the bytes it asks for."""
     try:
@@ -125,34 +107,37 @@ def compiled_or_refused(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compile
 def figures(case: Case) -> Figures:
     recipe = case.build()
     mesh = topology_mesh(case.topology, recipe.mesh) if case.topology else device_mesh(recipe.mesh)
-    with count_compiles() as counts:
-        started, started_cpu = time.perf_counter(), time.process_time()
-        program = train_program(recipe, mesh)
-        captured, captured_cpu = time.perf_counter(), time.process_time()
-        lowered = program.lower()
-        done = time.perf_counter()
-        text = lowered.as_text()
-        compile_started, compile_started_cpu = time.perf_counter(), time.process_time()
-        compiled, refused = None, None
-        if case.compiled and not case.topology:
-            compiled = lowered.compile()
-        elif case.compiled:
-            compiled, refused = compiled_or_refused(lowered)
-        compiled_after, cpu = time.perf_counter() - compile_started, time.process_time() - compile_started_cpu
-    use = MemoryUse.of(compiled) if compiled else None
+    started, started_cpu = time.perf_counter(), time.process_time()
+    program = train_program(recipe, mesh)
+    split_lowered = list(program.lowered.values()) if isinstance(program, SplitProgram) else None
+    captured, captured_cpu = time.perf_counter(), time.process_time()
+    lowered = split_lowered or [program.lower()]
+    done = time.perf_counter()
+    texts = [each.as_text() for each in lowered]
+    compile_started, compile_started_cpu = time.perf_counter(), time.process_time()
+    compiled: list[jax.stages.Compiled] = []
+    refused = []
+    for each in lowered if case.compiled else ():
+        executable, needed = compiled_or_refused(each) if case.topology else (each.compile(), None)
+        compiled += [executable] if executable else []
+        refused += [needed] if needed else []
+    compiled_after, cpu = time.perf_counter() - compile_started, time.process_time() - compile_started_cpu
+    uses = [MemoryUse.of(each) for each in compiled]
+    most = max(uses, key=lambda use: use.total, default=None)
+    instructions = (len(re.findall(r"^ +(?:ROOT )?%?\S+ = ", each.as_text(), re.MULTILINE)) for each in compiled)
     return Figures(
         capture=captured - started,
         lower=done - captured,
         compile=compiled_after if case.compiled else None,
         capture_cpu=captured_cpu - started_cpu,
         compile_cpu=cpu if case.compiled else None,
-        stablehlo=len(text),
-        instructions=len(re.findall(r"^ +(?:ROOT )?%?\S+ = ", compiled.as_text(), re.MULTILINE)) if compiled else None,
-        code=compiled.memory_analysis().generated_code_size_in_bytes if compiled else None,
-        executables=counts.programs,
-        memory={**asdict(use), "total": use.total} if use else None,
-        refused=refused,
-        matmul_flops=matmul_flops(program.step.module),
+        stablehlo=sum(map(len, texts)),
+        instructions=sum(instructions) if compiled else None,
+        code=sum(each.memory_analysis().generated_code_size_in_bytes for each in compiled) if compiled else None,
+        executables=len(lowered),
+        memory={**asdict(most), "total": most.total} if most and not refused else None,
+        refused=max(refused, default=None),
+        matmul_flops=step_flops(program.step),
         peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
 

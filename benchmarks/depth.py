@@ -49,7 +49,13 @@ LABELS = ("execution", "layers", "keep", "topology")
 def flatness(layers: Sequence[int], executions: Sequence[str]) -> Iterator[Row]:
     """One row for each execution, depth and compiler."""
     for execution, depth in itertools.product(executions, layers):
-        assignments = ("mesh.fsdp=4", "batch_size=4", "precision.gather=bfloat16", f"layers.execution={execution}")
+        assignments = (
+            "mesh.fsdp=4",
+            "batch_size=4",
+            "precision.gather=bfloat16",
+            "layers.gathered=again",
+            f"layers.execution={execution}",
+        )
         case = Case(recipe="llama3_debug", assignments=assignments, layers=depth)
         tpu = Case(
             recipe="llama3_debug",
@@ -170,7 +176,9 @@ def _gib(size: int) -> str:
 @click.command()
 @click.argument("parts", nargs=-1, required=True, type=click.Choice(["flatness", "policies", "large"]))
 @click.option("--layers", multiple=True, type=int, default=(2, 8, 32, 94, 126), show_default=True, help="Of flatness.")
-@click.option("--executions", multiple=True, default=("loop", "unrolled"), show_default=True, help="Of flatness.")
+@click.option(
+    "--executions", multiple=True, default=("loop", "split", "unrolled"), show_default=True, help="Of flatness."
+)
 @click.option("--keep", "keeps", multiple=True, default=tuple(POLICIES), show_default=True, help="Of policies.")
 @click.option("--show", is_flag=True, help="Compile nothing, print what the results file has.")
 def main(

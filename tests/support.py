@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from wholestep.config.override import replace
-from wholestep.graph.capture import Looped, capture_train_step
+from wholestep.graph.capture import capture_train_step
 from wholestep.graph.initialize import capture_initializers
+from wholestep.graph.objective import Layers
 from wholestep.graph.optimizer import AdamW
 from wholestep.graph.signature import Field
+from wholestep.graph.split import Cut
 from wholestep.models.decoder import Decoder
 from wholestep.models.llama3 import llama3_debug_config
 from wholestep.models.objectives import NextToken
@@ -21,6 +23,7 @@ from wholestep.parallel import Mesh, Policy, simple_fsdp, simulated_device_mesh
 from wholestep.xla.devices import device_mesh
 from wholestep.xla.initialize import initialize_state
 from wholestep.xla.program import Program, State
+from wholestep.xla.split_program import SplitProgram
 
 # Relative error of a whole tensor, ||a - b|| / ||b||, by the narrowest dtype that takes part.
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
@@ -85,7 +88,9 @@ def captured(
     policy: Policy | None = None,
     microbatches: int = 1,
     seed: int = 0,
-    looped: Looped | None = None,
+    layers: Layers | None = None,
+    cut: Cut | None = None,
+    slots_on_host: bool = False,
 ) -> Captured:
     """`module` (on meta) through the pipeline, on the CPU's virtual devices.
 
@@ -96,13 +101,13 @@ def captured(
     initializers = capture_initializers(module)
     with simulated_device_mesh(mesh) as simulated:
         simple_fsdp(module, simulated, policy)
-        step = capture_train_step(module, OBJECTIVE, optimizer, batch, simulated, microbatches, looped)
+        step = capture_train_step(module, OBJECTIVE, optimizer, batch, simulated, microbatches, layers, slots_on_host)
     devices = device_mesh(mesh)
     state = initialize_state(step, initializers, devices, seed)
     for value in step.state():
         if value.kind == "parameter" and len(value.unstacked()[0].shape) > 1:
             state[value.name] = state[value.name] * 8
-    return Captured(Program(step, devices), state)
+    return Captured(SplitProgram(step, devices, cut) if cut else Program(step, devices), state)
 
 
 def unpadded(state: State, prefix: str, reference: nn.Module) -> dict[str, np.ndarray]:

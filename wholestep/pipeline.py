@@ -6,6 +6,7 @@ recipe --build--> module on meta --simple_fsdp--> sharded module --capture--> St
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,17 +20,26 @@ from torch.distributed.device_mesh import DeviceMesh
 from wholestep.config.node import Node
 from wholestep.config.override import flatten
 from wholestep.data import Text
-from wholestep.errors import ConfigError
-from wholestep.graph.capture import Looped, capture_eval_step, capture_train_step
+from wholestep.errors import ConfigError, nearest
+from wholestep.graph import fates, objective
+from wholestep.graph.budget import Budget
+from wholestep.graph.capture import capture_eval_step, capture_train_step
+from wholestep.graph.costs import Rates
 from wholestep.graph.initialize import Initializer, capture_initializers
 from wholestep.graph.optimizer import AdamW
+from wholestep.graph.partition import Keep
 from wholestep.graph.policies import POLICIES
+from wholestep.graph.rules import by_rules
 from wholestep.graph.schedule import Schedule
 from wholestep.graph.signature import Field
+from wholestep.graph.split import Cut
+from wholestep.graph.step import StepGraph
 from wholestep.models.decoder import Decoder
 from wholestep.models.objectives import NextToken
 from wholestep.parallel import Mesh, Policy, simple_fsdp, simulated_device_mesh
+from wholestep.xla.chips import rates_of
 from wholestep.xla.program import Program
+from wholestep.xla.split_program import SplitProgram
 
 Dtype = Literal["float32", "bfloat16"]
 
@@ -52,21 +62,61 @@ class Precision(Node):
 
 @dataclass(frozen=True, kw_only=True)
 class Layers(Node):
-    """How layers that are alike run. The numbers are the same either way.
+    """How the model's layers run. The numbers are the same whatever is chosen.
 
     Attributes:
-        execution: `unrolled` lays them out one after the other; `loop` makes them one loop forward and one backward,
-            so that the size of the program does not grow with their number.
-        keep: of a loop: what the backward pass finds kept (`wholestep.graph.policies`).
+        execution: `unrolled` lays them out one after the other. `loop` makes those that are alike one loop forward and
+            one backward, so that the program does not grow with their number. `split` makes their passes programs of
+            their own, which those that are alike share.
+        keep: what a layer's backward pass finds kept: the name of a policy (`wholestep.graph.policies`), or
+            `budget=BYTES` (`budget=12GiB`): what costs the least time, with at most that much on a device for all
+            layers and one microbatch.
+        rules: exceptions to a policy, by operator and module (`wholestep.graph.rules`).
+        gathered: weights as they were gathered for the forward pass are gathered `again` for the backward pass, or
+            `kept`.
+        pieces: of a split step: what is a program, the pass of a layer (`layers`) or of all together (`passes`).
+        layers_per_piece: of a step split into layers: how many consecutive ones share a program.
     """
 
-    execution: Literal["unrolled", "loop"] = "unrolled"
-    keep: Literal[
-        "save_all", "recompute_all", "save_matmuls", "save_attention", "offload_layer_inputs", "offload_matmuls"
-    ] = "save_all"
+    execution: Literal["unrolled", "loop", "split"] = "unrolled"
+    keep: str = "save_all"
+    rules: tuple[str, ...] = ()
+    gathered: Literal["again", "kept"] = "again"
+    pieces: Literal["layers", "passes"] = "layers"
+    layers_per_piece: int = 1
 
-    def build(self) -> Looped | None:
-        return Looped(POLICIES[self.keep]) if self.execution == "loop" else None
+    def build(self, rates: Rates) -> objective.Layers:
+        """For a device of these rates.
+
+        Raises:
+            ConfigError: `keep` or `rules` is neither.
+        """
+        name, _, limit = self.keep.partition("=")
+        if name == "budget":
+            if self.rules:
+                raise ConfigError("layers.rules are exceptions to a policy by name; a budget allows none")
+            return self._keeping(Budget(_bytes(limit), rates))
+        if self.keep not in POLICIES:
+            known = [*POLICIES, "budget=BYTES"]
+            raise ConfigError(f"layers.keep: no policy {self.keep!r}{nearest(self.keep, known)}; {', '.join(known)}")
+        policy = POLICIES[self.keep]
+        return self._keeping(by_rules(self.rules, policy) if self.rules else policy)
+
+    def cut(self) -> Cut | None:
+        """Where a split step is cut."""
+        return Cut(self.pieces, self.layers_per_piece) if self.execution == "split" else None
+
+    def _keeping(self, policy: fates.Policy | Budget) -> objective.Layers:
+        return objective.Layers(Keep(policy, gathered=self.gathered == "kept"), looped=self.execution == "loop")
+
+
+def _bytes(text: str) -> int:
+    """`4096`, `512MiB` or `1.5GiB` in bytes."""
+    units = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]iB)?", text.strip())
+    if found is None:
+        raise ConfigError(f"layers.keep: a budget is bytes, as in budget=12GiB or budget=800MiB, not {text!r}")
+    return int(float(found[1]) * units[found[2] or ""])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +150,7 @@ class Recipe(Node):
     model: Decoder.Config
     objective: NextToken = field(default_factory=NextToken)
     optimizer: AdamW = field(default_factory=AdamW)
+    optimizer_state: Literal["device", "host"] = "device"
     schedule: Schedule = field(default_factory=Schedule)
     data: Text = field(default_factory=Text)
     precision: Precision = field(default_factory=Precision)
@@ -126,6 +177,7 @@ class Recipe(Node):
             value = flatten(self)[path]
             if not holds(value):
                 raise ConfigError(f"{path} is {value}; {rule}")
+        self.layers.build(Rates(1.0, 1.0, 0.0))  # raises for what is no policy, before anything starts
         limit = self.model.rotary.max_sequence_length
         if self.sequence_length > limit:
             raise ConfigError(
@@ -147,7 +199,15 @@ class Recipe(Node):
 
 
 _AT_LEAST_1 = frozenset(
-    {"sequence_length", "batch_size", "microbatches", "steps", "checkpoints.keep", "evaluation.batches"}
+    {
+        "sequence_length",
+        "batch_size",
+        "microbatches",
+        "steps",
+        "checkpoints.keep",
+        "evaluation.batches",
+        "layers.layers_per_piece",
+    }
 )
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (lambda seed: 0 <= seed < 2**32, "it is from 0 to 2**32 - 1"),
@@ -175,16 +235,24 @@ def train_program(recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
             recipe.batch,
             mesh,
             recipe.microbatches,
-            recipe.layers.build(),
+            recipe.layers.build(rates_of(devices)),
+            slots_on_host=recipe.optimizer_state == "host",
         )
-    return Program(step, devices)
+    return _program(step, recipe, devices)
 
 
 def eval_program(recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
     """The loss of a batch without gradients, on the training state's parameters. The batch is the training batch."""
     with _sharded_model(recipe) as (model, mesh):
-        step = capture_eval_step(model, recipe.objective.build(), recipe.batch, mesh, recipe.layers.build())
-    return Program(step, devices)
+        step = capture_eval_step(
+            model, recipe.objective.build(), recipe.batch, mesh, recipe.layers.build(rates_of(devices))
+        )
+    return _program(step, recipe, devices)
+
+
+def _program(step: StepGraph, recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
+    cut = recipe.layers.cut()
+    return Program(step, devices) if cut is None else SplitProgram(step, devices, cut)
 
 
 def initializers(recipe: Recipe) -> dict[str, Initializer]:

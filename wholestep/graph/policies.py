@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import fx
 
-from wholestep.graph.partition import Fate, Policy
+from wholestep.graph.fates import Fate, Policy
 
 aten = torch.ops.aten
 
@@ -52,6 +52,7 @@ POLICIES: dict[str, Policy] = {
 
 
 def _leaves(node: fx.Node, submodule: str) -> bool:
-    """Whether the node's result is read outside of the submodule of that name which computes it."""
+    """Whether the forward pass reads the node's result outside of the submodule of that name which computes it."""
     path = node.meta.get("module", "")
-    return path.rpartition(".")[2] == submodule and any(user.meta.get("module") != path for user in node.users)
+    readers = (user for user in node.users if not user.meta.get("backward"))
+    return path.rpartition(".")[2] == submodule and any(user.meta.get("module") != path for user in readers)

@@ -33,7 +33,6 @@ def parameter_values(module: nn.Module, mesh: DeviceMesh, stacks: Sequence[Stack
     """Name -> value of each parameter, placed as its `DTensor` is. Those that are one parameter of a stack's layers
     are one value, named like a slice (`layers.0:32:1.norm.weight`), with a first dimension for the layers."""
     values: dict[str, Value] = {}
-    stacked = {f"{path}.": (stack, i) for stack in stacks for i, path in enumerate(stack.paths)}
     for name, parameter in module.named_parameters():
         if not isinstance(parameter, DTensor):
             raise GraphError(f"parameter {name} is not sharded; call simple_fsdp on the module first")
@@ -41,26 +40,35 @@ def parameter_values(module: nn.Module, mesh: DeviceMesh, stacks: Sequence[Stack
         for axis, placement in zip(mesh_axes(mesh), parameter.placements, strict=True):
             if isinstance(placement, Shard):
                 split[placement.dim] = (*split[placement.dim], axis)
-        value = Value(f"parameter/{name}", "parameter", tuple(parameter.shape), parameter.dtype, tuple(split))
-        prefix = next((prefix for prefix in stacked if name.startswith(prefix)), None)
-        if prefix is None:
-            values[name] = value
-            continue
-        stack, i = stacked[prefix]
-        if i < stack.period:
-            rest = name.removeprefix(prefix)
-            together = f"{stack.name_of(i)}.{rest}"
-            members = tuple(f"{path}.{rest}" for path in stack.paths[i :: stack.period])
-            values[together] = value.stacked(f"parameter/{together}", members)
-    return values
+        values[name] = Value(f"parameter/{name}", "parameter", tuple(parameter.shape), parameter.dtype, tuple(split))
+    return _stacked(values, stacks)
 
 
-def buffer_values(module: nn.Module) -> dict[str, Value]:
-    """Name -> value of each buffer; every device holds a copy."""
-    return {
+def buffer_values(module: nn.Module, stacks: Sequence[Stack] = ()) -> dict[str, Value]:
+    """Name -> value of each buffer, stacked likewise; every device holds a copy."""
+    values = {
         name: Value(f"buffer/{name}", "buffer", tuple(buffer.shape), buffer.dtype, ((),) * buffer.dim())
         for name, buffer in module.named_buffers()
     }
+    return _stacked(values, stacks)
+
+
+def _stacked(values: Mapping[str, Value], stacks: Sequence[Stack]) -> dict[str, Value]:
+    """`values` with those of a stack's layers as one."""
+    together: dict[str, Value] = {}
+    prefixes = {f"{path}.": (stack, i) for stack in stacks for i, path in enumerate(stack.paths)}
+    for name, value in values.items():
+        prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+        if prefix is None:
+            together[name] = value
+            continue
+        stack, i = prefixes[prefix]
+        if i < stack.period:
+            rest = name.removeprefix(prefix)
+            whole = f"{stack.name_of(i)}.{rest}"
+            members = tuple(f"{path}.{rest}" for path in stack.paths[i :: stack.period])
+            together[whole] = value.stacked(f"{value.kind}/{whole}", members)
+    return together
 
 
 def batch_values(batch: Mapping[str, Field], mesh: DeviceMesh, microbatches: int) -> dict[str, Value]:

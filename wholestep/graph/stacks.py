@@ -63,7 +63,7 @@ def find_stacks(module: nn.Module) -> tuple[list[Stack], list[Difference]]:
     """
     stacks: list[Stack] = []
     differences: list[Difference] = []
-    for path, container in _containers(module, ""):
+    for path, container in containers(module):
         layers = list(container.children())
         keys = tuple(name for name, _ in container.named_children())
         odd = _not_alike(layers)
@@ -102,21 +102,20 @@ def difference(one: nn.Module, other: nn.Module) -> str | None:
     return None
 
 
-def _containers(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
+def containers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """The outermost `ModuleList`s and `ModuleDict`s of more than one module, with their paths."""
     for name, child in module.named_children():
         child_path = f"{path}.{name}" if path else name
         if isinstance(child, nn.ModuleList | nn.ModuleDict) and len(child) > 1:
             yield child_path, child
         else:
-            yield from _containers(child, child_path)
+            yield from containers(child, child_path)
 
 
 def _not_alike(layers: list[nn.Module]) -> tuple[int, str] | None:
     """The first layer that no loop can run, and why."""
     seen: set[nn.Parameter] = set()
     for i, layer in enumerate(layers):
-        if any(True for _ in layer.buffers()):
-            return i, "it has buffers"
         parameters = set(layer.parameters())
         if not seen.isdisjoint(parameters):
             return i, "it shares a parameter with a layer before"
@@ -143,6 +142,11 @@ def _module_difference(one: nn.Module, other: nn.Module) -> str | None:
         for name, tensor in mine.items():
             if _layout(tensor) != _layout(others[name]):
                 return f"{name} is {_layout(tensor)} in one and {_layout(others[name])} in the other"
+    if one.training != other.training:
+        return f"training is {one.training} in one and {other.training} in the other"
+    for kind in ("_forward_hooks", "_forward_pre_hooks"):
+        if list(getattr(one, kind).values()) != list(getattr(other, kind).values()):
+            return "it has other hooks"
     mine, others = _plain(one), _plain(other)
     for name in sorted(mine.keys() | others.keys()):
         if mine.get(name) != others.get(name):

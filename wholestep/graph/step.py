@@ -32,6 +32,7 @@ class Value:
         placement: for each dimension the mesh axes that split it. An axis named nowhere holds a copy.
         members: where this is one parameter (or slot) of several layers, stacked along the first dimension: the
             names, without the `parameter/`, that it has in each.
+        memory: which memory of a device it lives in between steps, its own or its host's.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Value:
     dtype: torch.dtype
     placement: tuple[AxisNames, ...]
     members: tuple[str, ...] = ()
+    memory: Literal["device", "host"] = "device"
 
     def stacked(self, name: str, members: tuple[str, ...]) -> Value:
         """Values like this one of several layers as one."""
@@ -48,14 +50,12 @@ class Value:
         )
 
     def unstacked(self) -> tuple[Value, ...]:
-        """The layers' own values; this one alone if it is not stacked."""
+        """The layers' own values, in device memory; this one alone if it is not stacked."""
+        if not self.members:
+            return (dataclasses.replace(self, memory="device"),)
         prefix = self.name.partition("/")[0]
-        return tuple(
-            dataclasses.replace(
-                self, name=f"{prefix}/{member}", shape=self.shape[1:], placement=self.placement[1:], members=()
-            )
-            for member in self.members
-        ) or (self,)
+        own = Value(prefix, self.kind, self.shape[1:], self.dtype, self.placement[1:])
+        return tuple(dataclasses.replace(own, name=f"{prefix}/{member}") for member in self.members)
 
     def local_shape(self, axes: dict[str, int]) -> tuple[int, ...]:
         """The shape one device holds, on a mesh of these axis sizes."""
@@ -78,12 +78,14 @@ class StepGraph:
         inputs: what the placeholders are.
         outputs: what the results are.
         axes: mesh axis name -> size.
+        notes: what a user should know of how it was captured: layers that could not be a loop, and why.
     """
 
     module: fx.GraphModule
     inputs: tuple[Value, ...]
     outputs: tuple[Value, ...]
     axes: dict[str, int]
+    notes: tuple[str, ...] = ()
 
     def check(self) -> None:
         """See that the graph's inputs and outputs have the shapes and dtypes that the signature says."""
@@ -106,21 +108,24 @@ def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
 
 
 def copy_graph(module: fx.GraphModule) -> fx.GraphModule:
-    """A copy of `module` and of its loop bodies that can be changed without touching the original."""
+    """A copy of `module` and of the bodies of its loops and calls that can be changed without touching the original."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     copied = graph_module(module, graph)
-    for node in copied.graph.find_nodes(op="get_attr"):
-        child = getattr(copied, node.target)
-        if isinstance(child, fx.GraphModule):
-            setattr(copied, node.target, copy_graph(child))
+    for name, body in bodies(copied).items():
+        setattr(copied, name, copy_graph(body))
     return copied
 
 
+def bodies(module: fx.GraphModule) -> dict[str, fx.GraphModule]:
+    """The bodies of `module`'s own loops and calls, by attribute; several calls may share one."""
+    names = dict.fromkeys(str(node.target) for node in module.graph.find_nodes(op="get_attr"))
+    read = {name: getattr(module, name) for name in names}
+    return {name: body for name, body in read.items() if isinstance(body, fx.GraphModule)}
+
+
 def graphs(module: fx.GraphModule) -> Iterator[fx.GraphModule]:
-    """`module` and, recursively, the bodies of its loops."""
+    """`module` and, recursively, the bodies of its loops and calls."""
     yield module
-    for node in module.graph.find_nodes(op="get_attr"):
-        child = getattr(module, node.target)
-        if isinstance(child, fx.GraphModule):
-            yield from graphs(child)
+    for body in bodies(module).values():
+        yield from graphs(body)

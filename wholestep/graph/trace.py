@@ -11,12 +11,22 @@ import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
 from torch._decomp import core_aten_decompositions
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+from torch._higher_order_ops.utils import reenter_make_fx
 from torch._subclasses import FakeTensor
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.proxy_tensor import (
+    PythonKeyTracer,
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    make_fx,
+    track_tensor_tree,
+)
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.errors import GraphError
-from wholestep.graph.step import copy_graph, graphs
+from wholestep.graph.random import number_draws
+from wholestep.graph.step import copy_graph
+from wholestep.graph.writes import remove_writes
 
 aten = torch.ops.aten
 
@@ -27,6 +37,18 @@ _LOWERED_WHOLE = (
     aten.nll_loss_backward.default,
     aten.embedding_dense_backward.default,
 )
+
+
+class ForeignTensorError(GraphError):
+    """A graph reads a tensor that is not among its inputs.
+
+    Attributes:
+        tensor: which.
+    """
+
+    def __init__(self, path: str, tensor: Tensor) -> None:
+        super().__init__(f"{path} reads a tensor that it was not given")
+        self.tensor = tensor
 
 
 def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module | None = None) -> fx.GraphModule:
@@ -42,10 +64,53 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
     with fx_traceback.preserve_node_meta(), _module_paths(module):
         graph_module = make_fx(_flat(function), decomposition_table=table, tracing_mode="fake")(*inputs)
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
-    for each in graphs(graph_module):
-        label(each)
-    _check_pure(graph_module)
+    _finish(graph_module)
     return graph_module
+
+
+def trace_body(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> fx.GraphModule:
+    """The same for a part of what is being traced: a graph of its own, from tensors of the trace or fakes like them."""
+    body = reenter_make_fx(function)(*inputs)
+    _finish(body)
+    return body
+
+
+def _finish(graph_module: fx.GraphModule) -> None:
+    _label(graph_module)
+    _check_closed(graph_module)
+    remove_writes(graph_module)
+    number_draws(node for node in graph_module.graph.nodes if "draw" not in node.meta)
+
+
+def record(
+    target: Callable[..., Any], args: Sequence[Any], results: Any, body: fx.GraphModule | None = None, **kwargs: Any
+) -> Any:
+    """Put a call of `target`, which tracing would look into, into the graph that is being traced, as one node.
+
+    Args:
+        target: what the node calls.
+        args: trees of tensors of the trace.
+        results: a tree of tensors like its results.
+        body: a graph that is its first argument; nodes of one body share it.
+        kwargs: plain values.
+
+    Returns:
+        The results, as tensors of the trace.
+    """
+    mode = get_proxy_mode()
+    assert mode is not None and isinstance(mode.tracer, PythonKeyTracer), "nothing is being traced"
+    operands = tree_map(mode.tracer.unwrap_proxy, tuple(args))
+    if body is not None:
+        root = mode.tracer.root
+        name = next((name for name, child in root.named_children() if child is body), None)
+        if name is None:
+            name = mode.tracer.get_fresh_qualname(f"{target.__name__}_body")
+            root.register_module(name, body)
+        operands = (mode.tracer.create_proxy("get_attr", name, (), {}), *operands)
+    with disable_proxy_modes_tracing():
+        fakes = tree_map(torch.empty_like, results)
+    node = mode.tracer.create_proxy("call_function", target, operands, kwargs, name=target.__name__)
+    return track_tensor_tree(fakes, node, constant=None, tracer=mode.tracer)
 
 
 def gradients(
@@ -61,25 +126,16 @@ def gradients(
 
 
 def _flat(function: Callable[..., Any]) -> Callable[..., list[Tensor]]:
-    return lambda *inputs: torch.utils._pytree.tree_leaves(function(*inputs))
+    return lambda *inputs: tree_leaves(function(*inputs))
 
 
-def _check_pure(graph_module: fx.GraphModule) -> None:
-    """A graph is a function of its inputs' values: tracing loses what a write does to the other views of its tensor,
-    and what a tensor from elsewhere holds."""
-    for each in graphs(graph_module):
-        for node in each.graph.find_nodes(op="get_attr"):
-            if isinstance(getattr(each, node.target), FakeTensor):
-                path = next((user.meta["module"] for user in node.users), "") or "the root module"
-                raise GraphError(f"{path} reads a tensor that it was not given (a looped layer's result, for example)")
-    writes = {
-        f"  {node.target}: in {node.meta['module'] or 'the root module'}"
-        for each in graphs(graph_module)
-        for node in each.graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-    }
-    if writes:
-        raise GraphError("these operators write in place; use their other forms:\n" + "\n".join(sorted(writes)))
+def _check_closed(graph_module: fx.GraphModule) -> None:
+    """A graph is a function of its inputs: tracing loses what a tensor from elsewhere holds."""
+    for node in graph_module.graph.find_nodes(op="get_attr"):
+        read = getattr(graph_module, node.target)
+        if isinstance(read, FakeTensor):
+            path = next((user.meta["module"] for user in node.users), "") or "the root module"
+            raise ForeignTensorError(path, read)
 
 
 @contextmanager
@@ -107,7 +163,7 @@ def _module_paths(module: nn.Module | None) -> Iterator[None]:
             stack.close()
 
 
-def label(graph_module: fx.GraphModule) -> None:
+def _label(graph_module: fx.GraphModule) -> None:
     """Set `meta["module"]` on every node: a gradient's is that of the forward operator with its sequence number. Nodes
     that are labelled already keep their label."""
     path_of: dict[int, str] = {}
@@ -119,9 +175,10 @@ def label(graph_module: fx.GraphModule) -> None:
         if "backward" in node.meta:
             continue
         path = node.meta.get("custom", {}).get("module")
-        if path is None and node.meta.get("autograd_backward"):
+        if node.meta.get("autograd_backward"):
+            # Whatever module's forward is running: that of the operator it is the gradient of. What an
+            # autograd.Function runs in its forward is numbered after the Function itself.
             number = node.meta.get("seq_nr", -1)
-            # What an autograd.Function runs in its forward is numbered after the Function itself.
-            path = path_of.get(number, path_of.get(number + 1))
+            path = path_of.get(number, path_of.get(number + 1, path))
         kept = {"val": node.meta["val"]} if "val" in node.meta else {}
         node.meta = {**kept, "module": path or "", "backward": bool(node.meta.get("autograd_backward"))}

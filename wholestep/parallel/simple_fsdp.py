@@ -109,6 +109,11 @@ def parameter_placements(mesh: DeviceMesh) -> list[Placement]:
     return [*[Replicate() for _ in range(mesh.ndim - 1)], Shard(0)]
 
 
+def gradient_placements(mesh: DeviceMesh) -> list[Placement]:
+    """Where a parameter's gradient lives on `mesh`: sharded on the last axis, still to be summed over the others."""
+    return [*[Partial() for _ in range(mesh.ndim - 1)], Shard(0)]
+
+
 def _parametrize(module: nn.Module, owned: dict[str, _Sharded]) -> None:
     """Give `module` a class of its own on which each parameter's name is a property that gathers it."""
 
@@ -147,7 +152,7 @@ class _Gather(torch.autograd.Function):
         mesh = ctx.mesh
         grad = grad.to(ctx.policy.reduce_dtype or grad.dtype).reshape(grad.shape or (1,))
         whole = DTensor.from_local(_pad_rows(grad, ctx.stored[0]), mesh, [Partial()] * mesh.ndim, run_check=False)
-        shard = whole.redistribute(placements=[*[Partial()] * (mesh.ndim - 1), Shard(0)])
+        shard = whole.redistribute(placements=gradient_placements(mesh))
         return shard.to(ctx.parameter_dtype), None, None
 
 

@@ -8,7 +8,7 @@ from wholestep.graph.schedule import Schedule
 from wholestep.models import llama3
 from wholestep.models.decoder import Decoder
 from wholestep.parallel import Mesh
-from wholestep.pipeline import Checkpointing, Evaluation, Precision, Recipe
+from wholestep.pipeline import Checkpointing, Evaluation, Layers, Precision, Recipe
 from wholestep.recipes.registry import recipe
 
 _VOCABULARY = 2048
@@ -24,6 +24,7 @@ def llama3_debug() -> Recipe:
         data=Text(tokenizer_vocab_size=_VOCABULARY),
         precision=Precision(gather="float32"),
         mesh=Mesh(fsdp=8),
+        layers=Layers(gathered="kept"),
         checkpoints=Checkpointing(every=100),
         evaluation=Evaluation(every=100, batches=16),
         sequence_length=256,
@@ -33,12 +34,13 @@ def llama3_debug() -> Recipe:
 
 
 def _published(model: Decoder.Config, lr: float, devices: int) -> Recipe:
-    """What the published sizes share: sequence 8,192, one row a device."""
+    """What the published sizes share: sequence 8,192, one row a device, layers as a loop that keeps their inputs."""
     return Recipe(
         model=model,
         optimizer=AdamW(lr=lr),
         schedule=Schedule(warmup_steps=2000),
         mesh=Mesh(fsdp=devices),
+        layers=Layers(execution="loop", keep="recompute_all"),
         sequence_length=8192,
         batch_size=devices,
         steps=100_000,

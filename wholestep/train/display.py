@@ -50,6 +50,9 @@ class Display(Observer, contextlib.AbstractContextManager["Display"]):
         if not self._console.is_terminal:
             self._console.print(f"[{time.monotonic() - self._began:6.1f} s] {what}", highlight=False, markup=False)
 
+    def note(self, what: str) -> None:
+        self._console.print(f"note: {what}", highlight=False, markup=False)
+
     def step(self, record: StepRecord, steps: int) -> None:
         self._recent.append(record)
         figures = _figures(record, self._recent)

@@ -97,7 +97,8 @@ class Loop:
         self.step += 1
         self.trace.before(self.step)
         rate = self.recipe.optimizer.lr * self.recipe.schedule.factor(self.step, self.recipe.steps)
-        self.state, metrics = self.program(self.state, batch, {"learning_rate": rate, "step": self.step})
+        scalars = {"learning_rate": rate, "step": self.step, "seed": self.recipe.seed}
+        self.state, metrics = self.program(self.state, batch, scalars)
         return StartedStep(self.step, rate, metrics)
 
     def _finish(self, started: StartedStep) -> StepRecord:

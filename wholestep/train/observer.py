@@ -12,6 +12,9 @@ class Observer:
     def phase(self, what: str) -> None:
         """Something that may take a while has begun: `compiling the training step`, say."""
 
+    def note(self, what: str) -> None:
+        """Something that a user should know of the run: layers that could not be a loop, and why."""
+
     def step(self, record: StepRecord, steps: int) -> None:
         """One of `steps` steps is done."""
 

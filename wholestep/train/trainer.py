@@ -107,6 +107,8 @@ class Trainer:
                 raise CheckpointError(f"{self.run.path} has no checkpoint to resume from")
             observer.phase("capturing the training step")
             program = train_program(recipe, self.mesh)
+            for note in program.step.notes:
+                observer.note(note)
             shapes = logical_shapes(recipe, program.step)
             if resume:
                 observer.phase("restoring the last checkpoint")
@@ -115,10 +117,10 @@ class Trainer:
                 observer.phase("initializing the parameters")
                 start, state = 0, make_state(recipe, program.step, self.mesh)
             observer.phase("compiling the training step")
-            _ = program.executable
+            program.compile()
             observer.phase("compiling the validation step")
             evaluation = eval_program(recipe, self.mesh)
-            _ = evaluation.executable
+            evaluation.compile()
             checkpoints = stack.enter_context(Checkpoints(self.run.checkpoints, recipe.checkpoints.keep))
             on_start()
             self.data.tokenizer.save_pretrained(self.run.tokenizer)

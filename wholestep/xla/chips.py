@@ -9,6 +9,8 @@ from functools import cache
 import jax
 import jax.numpy as jnp
 
+from wholestep.graph.costs import Rates
+
 
 @dataclass(frozen=True, kw_only=True)
 class Chip:
@@ -19,6 +21,7 @@ class Chip:
         kind: what its devices call themselves (`jax.Device.device_kind`).
         peak_flops: dense bf16 FLOP/s of a chip.
         hbm_bytes: memory of a chip.
+        hbm_bytes_per_second: to and from that memory.
         devices: JAX devices on a chip.
     """
 
@@ -26,17 +29,35 @@ class Chip:
     kind: str
     peak_flops: float
     hbm_bytes: int
+    hbm_bytes_per_second: float
     devices: int
 
 
 _GIB = 1024**3
 
-CHIPS = (
-    Chip(name="v5e", kind="TPU v5 lite", peak_flops=197e12, hbm_bytes=16 * _GIB, devices=1),
-    Chip(name="v5p", kind="TPU v5", peak_flops=459e12, hbm_bytes=95 * _GIB, devices=1),
-    Chip(name="v6e", kind="TPU v6 lite", peak_flops=918e12, hbm_bytes=32 * _GIB, devices=1),
-    Chip(name="tpu7x", kind="TPU7x", peak_flops=2307e12, hbm_bytes=192 * _GIB, devices=2),
+CHIPS = tuple(
+    Chip(name=name, kind=kind, peak_flops=flops, hbm_bytes=gib * _GIB, hbm_bytes_per_second=rate, devices=devices)
+    for name, kind, flops, gib, rate, devices in (
+        ("v5e", "TPU v5 lite", 197e12, 16, 819e9, 1),
+        ("v5p", "TPU v5", 459e12, 95, 2765e9, 1),
+        ("v6e", "TPU v6 lite", 918e12, 32, 1640e9, 1),
+        ("tpu7x", "TPU7x", 2307e12, 192, 7380e9, 2),
+    )
 )
+
+# Of a chip, each way. Google publishes none: this is what 16 lanes of PCIe 4.0 carry, an assumption.
+HOST_BYTES_PER_SECOND = 32e9
+
+
+def rates_of(mesh: jax.sharding.Mesh) -> Rates:
+    """What a device of `mesh` can do at best. A CPU's own memory is its host's, so that nothing is gained by moving
+    data there; its other figures are of the order of a core's, since only what is cheaper than what counts."""
+    kind = mesh.devices.flat[0].device_kind
+    for chip in CHIPS:
+        if chip.kind == kind:
+            rates = (chip.peak_flops, chip.hbm_bytes_per_second, HOST_BYTES_PER_SECOND)
+            return Rates(*(rate / chip.devices for rate in rates))
+    return Rates(flops_per_second=1e11, hbm_bytes_per_second=1e10, host_bytes_per_second=0)
 
 
 @dataclass(frozen=True)

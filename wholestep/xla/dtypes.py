@@ -19,6 +19,7 @@ _CARRIED = {
     torch.int16: jnp.int16,
     torch.int8: jnp.int8,
     torch.uint8: jnp.uint8,
+    torch.uint32: jnp.uint32,
     torch.bool: jnp.bool_,
 }
 

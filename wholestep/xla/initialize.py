@@ -10,6 +10,7 @@ import numpy as np
 
 from wholestep.graph.initialize import Initializer
 from wholestep.graph.step import StepGraph, Value
+from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried
 from wholestep.xla.interpret import Interpreter, check_operators
 from wholestep.xla.program import State, sharding
@@ -56,10 +57,11 @@ def _program(members: Sequence[Initializer], value: Value, mesh: jax.sharding.Me
         check_operators(each.module)
 
     def one(key: jax.Array, index: jax.Array, initializer: Initializer) -> jax.Array:
-        (whole,) = Interpreter(jax.random.fold_in(key, index)).run(initializer.module)
+        (whole,) = Interpreter(Draws(jax.random.fold_in(key, index))).run(initializer.module)
         if shape and not whole.ndim:
             whole = whole.reshape(1)  # a scalar parameter is stored as a vector
-        return jnp.pad(whole, [(0, stored - size) for stored, size in zip(shape, whole.shape, strict=True)])
+        missing = [(0, stored - size) for stored, size in zip(shape, whole.shape, strict=True)]
+        return jnp.pad(whole, missing) if any(after for _, after in missing) else whole
 
     def make(key: jax.Array, indices: jax.Array) -> jax.Array:
         if not value.members:

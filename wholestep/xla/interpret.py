@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from wholestep.errors import LoweringError
 from wholestep.graph.step import graphs
+from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried, to_program
 from wholestep.xla.lowering import LOWERINGS
 
@@ -39,15 +40,15 @@ class Interpreter:
 
     Attributes:
         node: the node that is being run.
+        draws: where it draws random numbers from.
     """
 
     node: fx.Node
 
-    def __init__(self, key: jax.Array | None = None) -> None:
-        self._key = key
-        self._draws = 0
+    def __init__(self, draws: Draws | None = None) -> None:
+        self.draws = draws or Draws(None)
 
-    def run(self, module: fx.GraphModule, *args: jax.Array) -> list[jax.Array]:
+    def run(self, module: fx.GraphModule, *args: jax.Array, draws: Draws | None = None) -> list[jax.Array]:
         """The graph's flat outputs for these inputs."""
         values: dict[fx.Node, Any] = {}
         inputs = iter(args)
@@ -60,27 +61,21 @@ class Interpreter:
             elif node.op == "output":
                 return list(fx.map_arg(tree_leaves(node.args[0]), values.__getitem__))
             else:
+                before = getattr(self, "node", node), self.draws
+                self.node, self.draws = node, draws or self.draws
                 values[node] = self._call(node, values)
+                self.node, self.draws = before
         raise AssertionError("a graph without output")
-
-    def random_key(self) -> jax.Array:
-        """A key of this interpreter's that it has not handed out before."""
-        if self._key is None:
-            raise LoweringError(f"{self.node.target} draws random numbers, but the program has no key")
-        self._draws += 1
-        return jax.random.fold_in(self._key, self._draws)
 
     def _call(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         lowering = LOWERINGS[node.target]
         args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
-        before, self.node = getattr(self, "node", node), node
         with jax.named_scope(node.meta.get("module") or "step"):
             result = (
                 lowering.function(self, *args, **kwargs)
                 if lowering.needs_context
                 else lowering.function(*args, **kwargs)
             )
-        self.node = before
         _check(node, result)
         return result
 

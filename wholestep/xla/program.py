@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from wholestep.graph.step import StepGraph, Value
+from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried, to_program
 from wholestep.xla.interpret import Interpreter, check_operators
 
@@ -20,7 +22,8 @@ State = dict[str, jax.Array]
 
 def sharding(value: Value, mesh: jax.sharding.Mesh) -> NamedSharding:
     """Where `value` lives on `mesh`."""
-    return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in value.placement)))
+    spec = PartitionSpec(*(axes or None for axes in value.placement))
+    return NamedSharding(mesh, spec, memory_kind="pinned_host" if value.memory == "host" else None)
 
 
 class Program:
@@ -61,6 +64,10 @@ class Program:
         """The compiled program, made on first use; shapes are the signature's, so there is never a second one."""
         return self.lower().compile()
 
+    def compile(self) -> None:
+        """Compile now rather than when the first step runs."""
+        _ = self.executable
+
     def place_batch(self, batch: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """This process's rows of each field -> global arrays on the mesh.
 
@@ -93,38 +100,52 @@ class Program:
         Returns:
             The state after the step, and the metrics by name, without the `metric/`.
         """
-        rest: dict[str, Any] = {name: state[name] for name in self._read}
-        rest.update((f"batch/{name}", array) for name, array in batch.items())
+        given = self._given(state, batch, scalars)
+        new, metrics = self.executable({name: given.pop(name) for name in self._donated}, given)
+        return {**state, **new}, metrics
+
+    def _given(
+        self, state: State, batch: Mapping[str, jax.Array], scalars: Mapping[str, float] | None
+    ) -> dict[str, jax.Array]:
+        """Every input of the step by name, scalars on the mesh."""
+        given = {name: state[name] for name in (*self._donated, *self._read)}
+        given.update((f"batch/{name}", array) for name, array in batch.items())
         for value in self._scalars:
             number = np.asarray((scalars or {})[value.name.removeprefix("scalar/")], carried(value.dtype))
-            rest[value.name] = jax.device_put(number, sharding(value, self.mesh))
-        new, metrics = self.executable({name: state[name] for name in self._donated}, rest)
-        return {**state, **new}, metrics
+            given[value.name] = jax.device_put(number, sharding(value, self.mesh))
+        return given
 
     @functools.cached_property
     def _jitted(self) -> Any:
-        inputs = {value.name: value for value in self.step.inputs}
-        outputs = {value.name: value for value in self.step.outputs}
-        specs = {name: sharding(value, self.mesh).spec for name, value in {**inputs, **outputs}.items()}
+        inputs = {value.name: sharding(value, self.mesh) for value in self.step.inputs}
+        outputs = {value.name: sharding(value, self.mesh) for value in self.step.outputs}
         metrics = [name for name in outputs if name.startswith("metric/")]
+        kept = [name for name in inputs if name not in self._donated]
+        taken = {name: inputs[name] for name in self._donated}, {name: inputs[name] for name in kept}
+        given = (
+            {name: outputs[name] for name in self._donated},
+            {name.removeprefix("metric/"): outputs[name] for name in metrics},
+        )
 
         def run(donated: State, rest: dict[str, jax.Array]) -> tuple[State, dict[str, jax.Array]]:
-            given = {**donated, **rest}
-            results = dict(
-                zip(outputs, Interpreter().run(self.step.module, *(given[name] for name in inputs)), strict=True)
-            )
+            values = {**donated, **rest}
+            flat = Interpreter(self._draws(values)).run(self.step.module, *(values[name] for name in inputs))
+            results = dict(zip(outputs, flat, strict=True))
             state = {name: result for name, result in results.items() if name in donated}
             return state, {name.removeprefix("metric/"): results[name] for name in metrics}
 
-        kept = [name for name in inputs if name not in self._donated]
-        mapped = jax.shard_map(
-            run,
-            mesh=self.mesh,
-            in_specs=({name: specs[name] for name in self._donated}, {name: specs[name] for name in kept}),
-            out_specs=(
-                {name: specs[name] for name in self._donated},
-                {name.removeprefix("metric/"): specs[name] for name in metrics},
-            ),
-            check_vma=False,
-        )
-        return jax.jit(mapped, donate_argnums=0)
+        in_specs, out_specs = jax.tree.map(lambda place: place.spec, (taken, given))
+        mapped = jax.shard_map(run, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+        return jax.jit(mapped, donate_argnums=0, out_shardings=given)
+
+    def _draws(self, given: Mapping[str, jax.Array]) -> Draws | None:
+        """Where a step draws from: its seed and number, and where in the batch this device's rows are."""
+        if "scalar/seed" not in given:
+            return None
+        step = given["scalar/step"] if "scalar/step" in given else np.uint32(0)
+        return Draws(step_key(given["scalar/seed"], step), part=jax.lax.axis_index(tuple(self.mesh.axis_names)))
+
+
+def step_key(seed: jax.Array, step: jax.Array | np.generic) -> jax.Array:
+    """The key that the random numbers of a run's step are drawn from."""
+    return jax.random.wrap_key_data(jnp.stack([seed, step.astype(np.uint32)]), impl="threefry2x32")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import jax
@@ -20,13 +21,15 @@ def unstack(state: State, step: StepGraph, mesh: jax.sharding.Mesh) -> State:
     """The state with an array for each layer. What is not stacked is the same array; the rest are copies."""
     apart: State = {}
     for value in step.state():
+        layers, whole = value.unstacked(), state[value.name]
+        if value.memory == "host":
+            whole = jax.device_put(whole, sharding(dataclasses.replace(value, memory="device"), mesh))
         if not value.members:
-            apart[value.name] = state[value.name]
+            apart[value.name] = whole
             continue
-        layers = value.unstacked()
         take = jax.jit(lambda stacked, i: stacked[i], out_shardings=sharding(layers[0], mesh))
         for i, layer in enumerate(layers):
-            apart[layer.name] = take(state[value.name], i)
+            apart[layer.name] = take(whole, i)
     return apart
 
 
@@ -35,6 +38,8 @@ def stack(apart: Mapping[str, jax.Array], step: StepGraph, mesh: jax.sharding.Me
     state: State = {}
     for value in step.state():
         arrays = [apart[layer.name] for layer in value.unstacked()]
-        together = jax.jit(lambda *layers: jnp.stack(layers), out_shardings=sharding(value, mesh))
-        state[value.name] = together(*arrays) if value.members else arrays[0]
+        on_device = sharding(dataclasses.replace(value, memory="device"), mesh)
+        together = jax.jit(lambda *layers: jnp.stack(layers), out_shardings=on_device)
+        whole = together(*arrays) if value.members else arrays[0]
+        state[value.name] = jax.device_put(whole, sharding(value, mesh)) if value.memory == "host" else whole
     return state

@@ -19,6 +19,7 @@ def full(ctx: Context, shape_or_like: object, value: float, **options: object) -
 @lowers(
     aten.empty.memory_format,
     aten.empty_like.default,
+    aten.empty_permuted.default,
     aten.empty_strided.default,
     aten.zeros.default,
     aten.zeros_like.default,

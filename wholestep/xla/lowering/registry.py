@@ -12,19 +12,23 @@ import torch
 from torch import fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
+from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried
 
 
 class Context(Protocol):
-    """What a lowering may ask about the node it lowers and the program around it."""
+    """What a lowering may ask about the node it lowers and the program around it.
+
+    Attributes:
+        node: what is lowered.
+        draws: where its random numbers come from.
+    """
 
     node: fx.Node
+    draws: Draws
 
-    def run(self, module: fx.GraphModule, *args: jax.Array) -> list[jax.Array]:
+    def run(self, module: fx.GraphModule, *args: jax.Array, draws: Draws) -> list[jax.Array]:
         """Lower another graph in place, as a loop does with its body."""
-
-    def random_key(self) -> jax.Array:
-        """A key that no other node of the program draws."""
 
 
 @dataclass(frozen=True)
