@@ -159,7 +159,8 @@ def in_own_process(case: Case, memory_limit: int, timeout: float) -> dict[str, A
             return {"failed": f"stopped after {seconds:.0f} s with {memory / 2**30:.1f} GiB"}
     lines = output.strip().splitlines() or ["no output"]
     if child.returncode:
-        return {"failed": lines[-1]}
+        crash = next((line for line in lines if "Check failed" in line), None)  # libtpu's last words come after it
+        return {"failed": crash or lines[-1]}
     result: dict[str, Any] = json.loads(lines[-1])
     return result
 
