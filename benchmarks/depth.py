@@ -7,9 +7,10 @@ results/depth.json; the tables show all that is there. Seconds in parentheses ar
 compiled by the real TPU compiler for a topology that is not here; nothing is said about how fast they run.
 
 - `flatness`: one small Llama at several depths. *capture* is everything from the recipe to the step graph, the median
-  of three processes. Unrolled layers are compiled for TPU up to 32 only: that takes minutes.
+  of three processes. Unrolled layers are compiled for TPU up to 32 only: the time is linear.
 - `policies`: Llama 3.1 8B on eight v6e chips, one row of 8,192 tokens each: what each policy for the backward pass
-  (`layers.keep`) keeps on the device and on the host, and how many matrix FLOPs it repeats, against `save_all`.
+  (`layers.keep`, a budget too) keeps on the device and on the host, and how many matrix FLOPs it repeats, against
+  `save_all`.
 - `large`: Llama 3.1 405B on 128 TPU7x chips (256 devices).
 
 Attention is the plain one, whose scores lie in memory whole. A program that does not fit is compiled all the same, to
@@ -116,7 +117,7 @@ def show_flatness(rows: Sequence[Row], console: Console) -> None:
 def _flatness_cells(row: Row) -> list[str]:
     start = [f"{row['capture']:.2f} ({row['capture_cpu']:.2f})", f"{row['lower']:.2f}"]
     if row["compile"] is None:
-        return [*start, "minutes: not tried", f"{row['stablehlo'] / 1e3:,.0f}"]
+        return [*start, "not tried", f"{row['stablehlo'] / 1e3:,.0f}"]
     sizes = [f"{row['stablehlo'] / 1e3:,.0f}", f"{row['instructions']:,}", f"{row['code'] / 1e6:.1f}"]
     return [
         *start,

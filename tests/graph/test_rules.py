@@ -9,7 +9,7 @@ from torch import fx
 from wholestep.errors import ConfigError
 from wholestep.graph.fates import Fate
 from wholestep.graph.intermediates import Intermediates
-from wholestep.graph.policies import offload_layer_inputs, recompute_all
+from wholestep.graph.policies import offload_layer_inputs, recompute_all, save_attention
 from wholestep.graph.rules import by_rules
 
 
@@ -88,3 +88,8 @@ def test_a_loop_is_made_by_rules() -> None:
     rules = by_rules(["mm@o_proj=offload", "*@attention.inner=save"], recompute_all)
     between_halves_of_llama(rules)
     rules.check_used()
+
+
+def test_save_attention_saves_what_leaves_the_core_and_nothing_else(between) -> None:
+    saved = [name(node) for node in (*between.inputs, *between.candidates) if save_attention(node) is Fate.SAVE]
+    assert saved == ["input", "bmm@layers.0.attention.inner"]

@@ -12,8 +12,10 @@ from jax.sharding import NamedSharding, PartitionSpec
 from support import OBJECTIVE, fields, tiny_config
 
 from wholestep.errors import ConfigError, DeviceMemoryError
-from wholestep.graph.capture import Looped, capture_train_step
+from wholestep.graph.capture import capture_train_step
+from wholestep.graph.objective import Layers
 from wholestep.graph.optimizer import AdamW
+from wholestep.graph.partition import Keep
 from wholestep.graph.policies import POLICIES
 from wholestep.models.decoder import Decoder
 from wholestep.models.llama3 import llama3_debug_config
@@ -29,8 +31,8 @@ def train_step(model: Decoder.Config, mesh: Mesh, keep: str, length: int) -> jax
         module = model.build()
     with simulated_device_mesh(mesh) as simulated:
         simple_fsdp(module, simulated, Policy(gather_dtype=torch.bfloat16))
-        batch, looped = fields(mesh.size, length), Looped(POLICIES[keep])
-        step = capture_train_step(module, OBJECTIVE, AdamW(), batch, simulated, looped=looped)
+        batch, looped = fields(mesh.size, length), Layers(Keep(POLICIES[keep]), looped=True)
+        step = capture_train_step(module, OBJECTIVE, AdamW(), batch, simulated, layers=looped)
     return compile_for_tpu(Program(step, topology_mesh("v6e:2x2", mesh)).lower())
 
 

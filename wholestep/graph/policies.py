@@ -9,10 +9,13 @@ import torch
 from torch import fx
 
 from wholestep.graph.fates import Fate, Policy
+from wholestep.graph.intermediates import FREE
 
 aten = torch.ops.aten
 
-_MATMULS = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.default})
+# Products with weights. Those of activations with each other, attention's scores above all, can be larger than all of
+# these together and are cheap next to them.
+_MATMULS = frozenset({aten.mm.default, aten.addmm.default})
 
 
 def save_all(node: fx.Node) -> Fate:
@@ -26,7 +29,7 @@ def recompute_all(node: fx.Node) -> Fate:
 
 
 def save_matmuls(node: fx.Node) -> Fate:
-    """Layer inputs and the results of matrix products."""
+    """Layer inputs and the results of products with weights."""
     return Fate.SAVE if node.op == "placeholder" or node.target in _MATMULS else Fate.RECOMPUTE
 
 
@@ -41,7 +44,7 @@ def offload_layer_inputs(node: fx.Node) -> Fate:
 
 
 def offload_matmuls(node: fx.Node) -> Fate:
-    """Layer inputs and the results of matrix products, in host memory."""
+    """Layer inputs and the results of products with weights, in host memory."""
     return Fate.OFFLOAD if save_matmuls(node) is Fate.SAVE else Fate.RECOMPUTE
 
 
@@ -52,7 +55,16 @@ POLICIES: dict[str, Policy] = {
 
 
 def _leaves(node: fx.Node, submodule: str) -> bool:
-    """Whether the forward pass reads the node's result outside of the submodule of that name which computes it."""
+    """Whether the forward pass reads the node's result, as it is or rearranged, outside of the submodule of that name
+    which computes it."""
     path = node.meta.get("module", "")
-    readers = (user for user in node.users if not user.meta.get("backward"))
-    return path.rpartition(".")[2] == submodule and any(user.meta.get("module") != path for user in readers)
+    if path.rpartition(".")[2] != submodule:
+        return False
+    readers = [user for user in node.users if not user.meta.get("backward")]
+    while readers:
+        reader = readers.pop()
+        if reader.target in FREE:
+            readers += [user for user in reader.users if not user.meta.get("backward")]
+        elif reader.meta.get("module") != path:
+            return True
+    return False

@@ -10,6 +10,7 @@ from typing import Literal
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._pytree import tree_leaves
 
 Kind = Literal["parameter", "optimizer", "buffer", "batch", "scalar", "metric"]
@@ -101,10 +102,11 @@ class StepGraph:
 
 
 def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
-    """`graph` as a module that takes from `root` the attributes it reads."""
+    """`graph` as a module that takes from `root` the attributes it reads. Its code is generated when it is first called:
+    most are only ever looked at."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a mesh is an attribute that is neither module nor buffer: that is intended
-        return fx.GraphModule(root, graph)
+        return _LazyGraphModule(root, graph)
 
 
 def copy_graph(module: fx.GraphModule) -> fx.GraphModule:

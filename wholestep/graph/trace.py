@@ -13,6 +13,7 @@ from torch._decomp import core_aten_decompositions
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._higher_order_ops.utils import reenter_make_fx
 from torch._subclasses import FakeTensor
+from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
     PythonKeyTracer,
     disable_proxy_modes_tracing,
@@ -61,7 +62,7 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
             that submodule's path as `meta["module"]`.
     """
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
-    with fx_traceback.preserve_node_meta(), _module_paths(module):
+    with fx_traceback.preserve_node_meta(), _module_paths(module), _use_lazy_graph_module(True):
         graph_module = make_fx(_flat(function), decomposition_table=table, tracing_mode="fake")(*inputs)
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
     _finish(graph_module)

@@ -90,7 +90,9 @@ class _Sharded:
     def of(cls, parameter: nn.Parameter, mesh: DeviceMesh, policy: Policy) -> _Sharded:
         shards = mesh.size(mesh.ndim - 1)
         stored = storage_shape(parameter.shape, shards)
-        with torch.no_grad():
+        if parameter.is_meta:
+            local = torch.empty((stored[0] // shards, *stored[1:]), dtype=parameter.dtype, device="meta")
+        else:
             whole = parameter.detach().reshape(parameter.shape or (1,))
             local = _pad_rows(whole, stored[0]).tensor_split(shards)[mesh.get_local_rank(mesh.ndim - 1)].clone()
         dtensor = DTensor.from_local(

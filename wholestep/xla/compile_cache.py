@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 
 def enable_compile_cache(directory: Path) -> None:
@@ -16,6 +17,20 @@ def enable_compile_cache(directory: Path) -> None:
     jax.config.update("jax_compilation_cache_dir", str(directory))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+@contextmanager
+def without_compile_cache() -> Iterator[None]:
+    """Neither look into the cache nor add to it while this is open: for programs that it cannot give back, those for
+    devices that are not here."""
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()  # JAX decides once in a process, unless reset, whether there is one
+    try:
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
 
 
 @dataclass

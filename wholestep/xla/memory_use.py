@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import jax
 
 from wholestep.errors import DeviceMemoryError
+from wholestep.xla.compile_cache import without_compile_cache
 
 # What libtpu says: the first where it sees early, by a bound, that the program (with what goes in and comes out) cannot
 # fit; the second where memory was assigned and did not suffice; the third of a single array.
@@ -68,7 +69,8 @@ def compile_for_tpu(lowered: jax.stages.Lowered, *, past_memory: bool = False) -
         DeviceMemoryError: the program does not fit.
     """
     try:
-        return lowered.compile(compiler_options={"xla_tpu_no_crash_on_oom": "true"} if past_memory else None)
+        with without_compile_cache():
+            return lowered.compile(compiler_options={"xla_tpu_no_crash_on_oom": "true"} if past_memory else None)
     except jax.errors.JaxRuntimeError as error:
         for pattern in _OUT_OF_MEMORY:
             if match := pattern.search(str(error)):
