@@ -164,3 +164,33 @@ def test_offloaded_values_go_to_the_host_and_come_back() -> None:
     forward, backward = loops(step)
     assert sum("to_host" in name for name in operators(step, forward)) == 1
     assert sum("to_device" in name for name in operators(step, backward)) == 1
+
+
+class Positioned(nn.Module):
+    """Scales by where it stands, if it looks."""
+
+    def __init__(self, index: int, looks: bool) -> None:
+        super().__init__()
+        self.layer_idx, self.looks = index, looks
+        self.linear = nn.Linear(6, 6, bias=False)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return x + self.linear(x) * scale * (self.layer_idx if self.looks else 1)
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_a_layer_that_looks_where_it_stands_stands_for_no_other(looks: bool) -> None:
+    with torch.device("meta"):
+        module = Model("list", 4)
+        module.blocks = nn.ModuleList(Positioned(i, looks) for i in range(4))
+    looped = capture(module)
+    assert len(loops(looped)) == (0 if looks else 2)
+    assert any("depend on its layer_idx" in note for note in looped.notes) == looks
+    with torch.device("meta"):
+        module = Model("list", 4)
+        module.blocks = nn.ModuleList(Positioned(i, looks) for i in range(4))
+    called = capture(module, looped=False)
+    forward = [node for node in called.module.graph.nodes if node.target is call and not node.meta["backward"]][:4]
+    assert len({node.args[0].target for node in forward}) == (
+        4 if looks else 2
+    )  # the first one's input needs no gradient

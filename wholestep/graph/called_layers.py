@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from wholestep.graph.call import record_call
-from wholestep.graph.layers import call_layer, empty_like, joint_graph, outputs_like, own_forward
+from wholestep.graph.layers import PositionReadError, call_layer, empty_like, joint_graph, outputs_like, own_forward
 from wholestep.graph.partition import Keep, partition
 from wholestep.graph.random import Scope, scope_of
 from wholestep.graph.signature import as_dtensor, mesh_axes
@@ -75,13 +75,22 @@ class CalledLayers:
         own = [i for i, is_fresh in enumerate(fresh) if is_fresh and differentiable]
         self._seen += given
         statics = tuple(None if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves)
-        key = (self._alike[index], spec, statics, tuple(own), differentiable, tuple(map(_layout, (*inputs, *shards))))
-        if key not in self._bodies:
-            code = _Code(self.layers[self._alike[index]], leaves, spec, tuple(parameters), tuple(buffers))
-            as_weight = [partial(as_dtensor, shape=p.shape, mesh=self.mesh) for p in parameters.values()]
-            make = self._differentiable_body if differentiable else self._forward_body
-            self._bodies[key] = make(code, inputs, shards, as_weight, own)
-        body = self._bodies[key]
+        make = self._differentiable_body if differentiable else self._forward_body
+        as_weight = [partial(as_dtensor, shape=p.shape, mesh=self.mesh) for p in parameters.values()]
+
+        def body_of(first: int) -> _Body:
+            key = (first, spec, statics, tuple(own), differentiable, tuple(map(_layout, (*inputs, *shards))))
+            if key not in self._bodies:
+                for_others = self._alike.count(first) > 1
+                code = _Code(self.layers[first], leaves, spec, tuple(parameters), tuple(buffers), for_others)
+                self._bodies[key] = make(code, inputs, shards, as_weight, own)
+            return self._bodies[key]
+
+        try:
+            body = body_of(self._alike[index])
+        except PositionReadError:
+            self._alike = list(range(len(self.layers)))  # each stands for itself
+            body = body_of(index)
         scope = scope_of(f"{self.container}{self._calls[index] or ''}", self.places[index])
         self._calls[index] += 1
         others = [x for i, x in enumerate(inputs) if i not in own]
@@ -154,6 +163,7 @@ class _Code:
         spec: how they are nested.
         parameters: names of the weights.
         buffers: names of the inputs that follow the arguments.
+        for_others: whether it stands for other layers too.
         result_spec: how its results are nested, once it has run.
         written: names of the buffers whose new values follow the results, likewise.
     """
@@ -163,6 +173,7 @@ class _Code:
     spec: TreeSpec
     parameters: tuple[str, ...]
     buffers: tuple[str, ...]
+    for_others: bool
     result_spec: TreeSpec | None = None
     written: tuple[str, ...] = ()
 
@@ -171,7 +182,7 @@ class _Code:
         leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self.leaves]
         args, kwargs = tree_unflatten(leaves, self.spec)
         tensors = dict(zip((*self.parameters, *self.buffers), (*weights, *given), strict=True))
-        results, written = call_layer(self.layer, tensors, args, kwargs)
+        results, written = call_layer(self.layer, tensors, args, kwargs, self.for_others)
         flat, self.result_spec = tree_flatten(results)
         self.written = tuple(written)
         return [*flat, *written.values()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol
 
@@ -13,8 +13,10 @@ from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
+from wholestep.errors import GraphError
 from wholestep.graph.partition import Joint
 from wholestep.graph.passes.identities import drop_identities
+from wholestep.graph.stacks import POSITION_ATTRIBUTES
 from wholestep.graph.trace import gradients, trace_body
 
 Run = Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor]]
@@ -72,11 +74,44 @@ def empty_like(value: Any) -> Any:
         return torch.empty_like(value) if isinstance(value, Tensor) else value
 
 
-def call_layer(layer: nn.Module, tensors: dict[str, Any], args: Any, kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
-    """A layer's own results, with these parameters and buffers in place of its own, and what it wrote into buffers."""
+class PositionReadError(GraphError):
+    """A layer that is traced for others too asks where it stands."""
+
+
+@contextmanager
+def _position_unread(layer: nn.Module) -> Iterator[None]:
+    """While this is open, reading an attribute that says where the layer stands is an error."""
+
+    def refuse(name: str) -> property:
+        def read(module: nn.Module) -> None:
+            raise PositionReadError(f"what it computes may depend on its {name}")
+
+        return property(read)
+
+    classes: dict[nn.Module, type] = {}
+    try:
+        for module in layer.modules():
+            names = POSITION_ATTRIBUTES & module.__dict__.keys()
+            if names:
+                cls = classes[module] = type(module)
+                module.__class__ = type(cls.__name__, (cls,), {name: refuse(name) for name in names})
+        yield
+    finally:
+        for module, cls in classes.items():
+            module.__class__ = cls
+
+
+def call_layer(
+    layer: nn.Module, tensors: dict[str, Any], args: Any, kwargs: Any, for_others: bool
+) -> tuple[Any, dict[str, Tensor]]:
+    """A layer's own results, with these parameters and buffers in place of its own, and what it wrote into buffers.
+
+    Raises:
+        PositionReadError: the layer stands for others too (`for_others`) and asks where it stands.
+    """
     before = dict(tensors)
     versions = {name: tensor._version for name, tensor in tensors.items()}
-    with own_forward(layer):
+    with own_forward(layer), _position_unread(layer) if for_others else nullcontext():
         results = functional_call(layer, tensors, args, kwargs)  # puts what is replaced into `tensors`
     written = {
         name: tensors[name]

@@ -18,7 +18,7 @@ from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from wholestep.errors import GraphError
-from wholestep.graph.layers import call_layer, empty_like, joint_graph
+from wholestep.graph.layers import PositionReadError, call_layer, empty_like, joint_graph
 from wholestep.graph.partition import Joint, Keep, partition
 from wholestep.graph.random import number_draws, scope_of
 from wholestep.graph.scan import record_loop
@@ -120,7 +120,7 @@ class LoopedStack:
             args, kwargs = tree_unflatten([empty_like(argument) for argument in self._first], self._spec)
             with disable_proxy_modes_tracing(), torch.no_grad():
                 own = {t.name_in_layer: t.as_given(empty_like(t.values[0])) for t in self.tensors if not t.position}
-                results, _ = call_layer(self.layers[0], own, args, kwargs)
+                results, _ = self._call_layer(0, own, args, kwargs)
             self._previous, self._result_spec = tree_flatten(results)
             if not all(isinstance(result, Tensor) and result.is_floating_point() for result in self._previous):
                 raise NotLoopableError(
@@ -198,7 +198,7 @@ class LoopedStack:
         carry = len(inputs) - len(self._constants)
         state, constants = list(inputs[:carry]), dict(zip(self._constants, inputs[carry:], strict=True))
         changed: dict[str, Tensor] = {}
-        for position, layer in enumerate(self.layers):
+        for position in range(self.stack.period):
             names = {t.name_in_layer: t.name for t in self.tensors if t.position == position}
             own = {
                 tensor.name_in_layer: value
@@ -209,11 +209,17 @@ class LoopedStack:
                 state[self._links[i]] if i in self._links else constants.get(i, argument)
                 for i, argument in enumerate(self._first)
             ]
-            results, written = call_layer(layer, own, *tree_unflatten(arguments, self._spec))
+            results, written = self._call_layer(position, own, *tree_unflatten(arguments, self._spec))
             state = tree_flatten(results)[0]
             changed |= {names[name]: value for name, value in written.items()}
         self._written = list(changed)
         return [*state, *changed.values()]
+
+    def _call_layer(self, position: int, own: dict[str, Any], args: Any, kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
+        try:
+            return call_layer(self.layers[position], own, args, kwargs, for_others=True)
+        except PositionReadError as error:
+            raise NotLoopableError(self.stack, f"{self.paths[position]}: {error}") from error
 
     def _number_draws(self, body: fx.GraphModule) -> None:
         """Number each layer's draws on its own, as they are where layers are laid out."""

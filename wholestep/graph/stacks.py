@@ -13,8 +13,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-# What may differ between layers that compute the same: a number that only says where a layer stands.
-_POSITION_ATTRIBUTES = frozenset({"layer_idx", "layer_id", "layer_index"})
+# What may differ between layers that compute the same: a number that only says where a layer stands. That a layer's
+# forward does not read it is seen to when it is traced (`graph/layers.py`).
+POSITION_ATTRIBUTES = frozenset({"layer_idx", "layer_id", "layer_index"})
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def _layout(tensor: Tensor | None) -> object:
 def _plain(module: nn.Module) -> dict[str, Any]:
     """The attributes that decide what a module computes beside its tensors. Private ones of `nn.Module` are the same
     for all; a value that does not say what it is equal to (a function, an object) is compared by identity or `==`."""
-    ignored = nn.Module().__dict__.keys() | _POSITION_ATTRIBUTES
+    ignored = nn.Module().__dict__.keys() | POSITION_ATTRIBUTES
     plain = {name: value for name, value in module.__dict__.items() if name not in ignored}
     return {
         name: dataclasses.astuple(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value

@@ -102,8 +102,8 @@ class StepGraph:
 
 
 def graph_module(root: fx.GraphModule, graph: fx.Graph) -> fx.GraphModule:
-    """`graph` as a module that takes from `root` the attributes it reads. Its code is generated when it is first called,
-    since most are only ever looked at."""
+    """`graph` as a module that takes from `root` the attributes it reads. Its code is generated when it is first
+    called: most are only ever looked at."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a mesh is an attribute that is neither module nor buffer: that is intended
         return _LazyGraphModule(root, graph)
