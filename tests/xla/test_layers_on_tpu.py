@@ -83,9 +83,21 @@ def test_offloaded_layer_inputs_are_in_host_memory(looped: bool) -> None:
 
 def test_gathers_and_scatters_are_in_the_loops_and_stacked_state_stays_sharded() -> None:
     text = compiled(Layers(Keep(recompute_all), looped=True)).as_text()
-    whole, shard = 2 * WIDTH * WIDTH, 2 * WIDTH * WIDTH // MESH.size
-    stacked = {int(a) * int(b) * int(c) for a, b, c in re.findall(r"f32\[(\d+),(\d+),(\d+)\]", text) if int(a) == DEPTH}
-    assert DEPTH * shard in stacked and DEPTH * whole not in stacked
+    collectives: dict[str, list[str]] = {}
+    computation = ""
+    for line in text.splitlines():
+        if start := re.match(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$", line):
+            computation = start[1]
+        # A scatter may be an all-reduce and a slice: the compiler's choice.
+        if found := re.search(r"= [a-z0-9]+\[\S+ (all-gather|reduce-scatter|all-reduce)(?:-start)?\(", line):
+            collectives.setdefault(computation, []).append(found[1])
+    assert collectives.keys() == set(re.findall(r"body=%?([\w.\-]+)", text))
+    forward, backward = sorted(collectives.values(), key=len)
+    assert forward == ["all-gather"] * 2 and backward.count("all-gather") == 2 and len(backward) == 4
+    stacks = {tuple(map(int, found)) for found in re.findall(r"f32\[(\d+),(\d+),(\d+)\]", text)}
+    elements = {a * b * c for a, b, c in stacks if a == DEPTH}
+    whole = DEPTH * 2 * WIDTH * WIDTH
+    assert whole // MESH.size in elements and max(elements) < whole
 
 
 def test_the_optimizer_on_the_host_frees_the_device() -> None:
