@@ -156,7 +156,7 @@ OPERANDS = st.builds(operand, st.sampled_from(DTYPES), st.sampled_from(["tensor"
 
 
 @settings(max_examples=6, deadline=None, derandomize=True, database=None)
-@given(st.lists(st.builds(call, NAMES, TENSORS, OPERANDS).filter(defined), min_size=20, max_size=40))
+@given(st.lists(st.builds(binary, NAMES, TENSORS, OPERANDS).filter(defined), min_size=20, max_size=40))
 def test_promotion_is_pytorchs(samples: list[Sample]) -> None:
     check(samples)
 
