@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, fx, nn
 
 from wholestep.errors import GraphError
+from wholestep.graph.budget import Budget
 from wholestep.graph.call import call
 from wholestep.graph.capture import capture_train_step
+from wholestep.graph.costs import Rates
 from wholestep.graph.objective import Layers
 from wholestep.graph.optimizer import AdamW
 from wholestep.graph.partition import Keep
@@ -194,3 +196,56 @@ def test_a_layer_that_looks_where_it_stands_stands_for_no_other(looks: bool) -> 
     assert len({node.args[0].target for node in forward}) == (
         4 if looks else 2
     )  # the first one's input needs no gradient
+
+
+class Unused(Block):
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra = nn.Linear(6, 6)
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_a_parameter_that_no_layer_uses_is_an_error(looped: bool) -> None:
+    with torch.device("meta"):
+        module = Model("list", 4)
+        module.blocks = nn.ModuleList(Unused() for _ in range(4))
+    with pytest.raises(GraphError, match=r"the loss does not depend on .*extra\.weight"):
+        capture(module, looped=looped)
+
+
+class PartlyFrozen(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        scale = x.mean(-1, keepdim=True)
+        with torch.no_grad():
+            for block in self.blocks[:3]:
+                x = block(x, scale)
+        return self.blocks[3](x, scale)
+
+
+def test_layers_without_gradients_are_not_trained() -> None:
+    with torch.device("meta"):
+        module = PartlyFrozen("list", 4)
+    with pytest.raises(GraphError, match=r"the loss does not depend on blocks\.0\.linear\.weight"):
+        capture(module)
+
+
+@pytest.mark.parametrize("looped", [False, True])
+def test_a_budget_is_for_all_layers_together(looped: bool) -> None:
+    with torch.device("meta"):
+        module = Model("list", 8)
+    batch, limit = {"x": Field((8, 6), torch.float32)}, 1200
+
+    def objective(module: nn.Module, batch: dict[str, Tensor]):
+        return module(batch["x"]).square().sum(), torch.ones(()) * 8, {}
+
+    with simulated_device_mesh(Mesh(fsdp=2)) as mesh:
+        simple_fsdp(module, mesh)
+        keep = Keep(Budget(limit, Rates(1e3, 1e12, 0.0)))  # arithmetic is dear
+        step = capture_train_step(module, objective, AdamW(), batch, mesh, layers=Layers(keep, looped))
+    forward = [n for n in step.module.graph.nodes if n.target in (call, loop) and "scope" in n.kwargs][
+        : 1 if looped else 8
+    ]
+    outputs = 1
+    saved = sum(v.numel() * v.element_size() for node in forward for v in node.meta["val"][outputs:])
+    least = 4 * 6 * 4 * 8  # what enters the layers
+    assert least < saved <= limit

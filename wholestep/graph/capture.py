@@ -102,6 +102,7 @@ def _train_step(
     scalars = [Value(f"scalar/{name}", "scalar", (), torch.float32, ()) for name in ("learning_rate", "step")]
     metric_names = ["loss", "grad_norm", "weight"]
     written: list[str] = []
+    notes: list[str] = []
 
     def microbatch(
         shards: Mapping[str, Tensor], old: Mapping[str, Tensor], rows: Batch
@@ -115,7 +116,7 @@ def _train_step(
         unused = [name for name, grad in zip(trained, grads, strict=True) if grad is None]
         if unused:
             raise GraphError(f"the loss does not depend on {', '.join(unused)}: use them, or requires_grad_(False)")
-        written[:] = state.written
+        written[:], notes[:] = state.written, state.notes
         totals = torch.stack([total.detach().float() for total in (loss_sum, weight, *metrics.values())])
         return [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads], totals, state.buffers
 
@@ -202,7 +203,7 @@ def _train_step(
         *(Value(f"metric/{name}", "metric", (), torch.float32, ()) for name in metric_names),
         Value("metric/grad_norms", "metric", (count,), torch.float32, ((),)),
     ]
-    return _checked(graph, inputs, outputs, axes)
+    return dataclasses.replace(_checked(graph, inputs, outputs, axes), notes=tuple(notes))
 
 
 def capture_eval_step(
@@ -274,8 +275,14 @@ def _with_fallback(
             why = error if isinstance(error, NotLoopableError) else f"what layers of {odd.container} return is read"
             notes.append(f"{why}: {odd.container} is laid out, not looped")
             stacks = [stack for stack in stacks if stack is not odd]
+        except AssertionError as error:
+            # PyTorch's own, where the module reads a parameter that is not there: one of a stack's layers.
+            if not stacks or "convert all Tensors to FakeTensors" not in str(error):
+                raise
+            notes += [f"parameters of {stack.container} are read outside of its layers: laid out" for stack in stacks]
+            stacks = []
         else:
-            return dataclasses.replace(step, notes=tuple(notes))
+            return dataclasses.replace(step, notes=(*notes, *step.notes))
 
 
 def _checked(graph: fx.GraphModule, inputs: list[Value], outputs: list[Value], axes: dict[str, int]) -> StepGraph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -12,11 +13,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+from torch.utils._pytree import tree_leaves
 
 from wholestep.errors import GraphError
 from wholestep.graph.partition import Joint
 from wholestep.graph.passes.identities import drop_identities
-from wholestep.graph.stacks import POSITION_ATTRIBUTES
+from wholestep.graph.stacks import POSITION_ATTRIBUTES, Instead
 from wholestep.graph.trace import gradients, trace_body
 
 Run = Callable[[Sequence[Tensor], Sequence[Any]], list[Tensor]]
@@ -48,24 +50,36 @@ def layers_replaced(module: nn.Module, replacements: Sequence[Replacement]) -> I
         for replacement in replacements:
             for index, path in enumerate(replacement.paths):
                 layer = module.get_submodule(path)
-                layer.__dict__["forward"] = partial(replacement.call, index)
+                layer.__dict__["forward"] = Instead(partial(replacement.call, index), layer.__dict__.get("forward"))
                 replaced.append(layer)
         yield
         for replacement in replacements:
             replacement.check_complete()
     finally:
         for layer in replaced:
-            del layer.__dict__["forward"]
+            _restore_forward(layer)
 
 
 @contextmanager
-def own_forward(layer: nn.Module) -> Iterator[nn.Module]:
-    """The layer as it is when nothing replaces it."""
-    instead = layer.__dict__.pop("forward")
+def own_forward(layer: nn.Module) -> Iterator[None]:
+    """While this is open, the layer's forward is its own."""
+    instead = _restore_forward(layer)
     try:
-        yield layer
+        yield
     finally:
         layer.__dict__["forward"] = instead
+
+
+def _restore_forward(layer: nn.Module) -> Instead:
+    instead = layer.__dict__.pop("forward")
+    if instead.own is not None:
+        layer.__dict__["forward"] = instead.own
+    return instead
+
+
+def modes() -> tuple[object, ...]:
+    """What decides, beside its arguments, how an operator is traced."""
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
 
 
 def empty_like(value: Any) -> Any:
@@ -74,8 +88,64 @@ def empty_like(value: Any) -> Any:
         return torch.empty_like(value) if isinstance(value, Tensor) else value
 
 
-class PositionReadError(GraphError):
+class UnsuitableError(GraphError):
+    """A layer does something that tracing it apart from the module that calls it would lose."""
+
+
+class PositionReadError(UnsuitableError):
     """A layer that is traced for others too asks where it stands."""
+
+
+def call_layer(
+    layer: nn.Module, tensors: dict[str, Any], args: Any, kwargs: Any, for_others: bool
+) -> tuple[Any, dict[str, Tensor]]:
+    """The results of a layer's own forward, without its hooks, with these parameters and buffers in place of its own;
+    and what it wrote into buffers.
+
+    Raises:
+        PositionReadError: the layer stands for others too (`for_others`) and asks where it stands.
+        UnsuitableError: it writes into an argument, or sets attributes.
+    """
+    before = dict(tensors)
+    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    versions = [tensor._version for tensor in (*before.values(), *given)]
+    position_unread = _position_unread(layer) if for_others else nullcontext()
+    with own_forward(layer), _without_hooks(layer), _attributes_unchanged(layer), position_unread:
+        results = functional_call(layer, tensors, args, kwargs)  # puts what is replaced into `tensors`
+    if any(tensor._version != version for tensor, version in zip(given, versions[len(before) :], strict=True)):
+        raise UnsuitableError("it writes into a tensor that it is given")
+    written = {
+        name: tensors[name]
+        for (name, tensor), version in zip(before.items(), versions, strict=False)
+        if tensors[name] is not tensor or tensor._version != version
+    }
+    return results, written
+
+
+@contextmanager
+def _without_hooks(layer: nn.Module) -> Iterator[None]:
+    """Hooks on the layer itself run where it is called."""
+    hooks = {name: value for name, value in layer.__dict__.items() if name.endswith("_hooks") and "state" not in name}
+    layer.__dict__.update({name: OrderedDict() for name in hooks})
+    try:
+        yield
+    finally:
+        layer.__dict__.update(hooks)
+
+
+@contextmanager
+def _attributes_unchanged(layer: nn.Module) -> Iterator[None]:
+    """Attributes that a layer sets hold tensors of its own trace, so that nobody else could read them."""
+    before = {module: dict(module.__dict__) for module in layer.modules()}
+    yield
+    changed = set()
+    for module, attributes in before.items():
+        now = module.__dict__
+        changed |= {n for n in now.keys() | attributes.keys() if now.get(n) is not attributes.get(n, ...)}
+        now.clear()
+        now.update(attributes)
+    if changed:
+        raise UnsuitableError(f"it sets its {', '.join(sorted(changed))}")
 
 
 @contextmanager
@@ -101,26 +171,6 @@ def _position_unread(layer: nn.Module) -> Iterator[None]:
             module.__class__ = cls
 
 
-def call_layer(
-    layer: nn.Module, tensors: dict[str, Any], args: Any, kwargs: Any, for_others: bool
-) -> tuple[Any, dict[str, Tensor]]:
-    """A layer's own results, with these parameters and buffers in place of its own, and what it wrote into buffers.
-
-    Raises:
-        PositionReadError: the layer stands for others too (`for_others`) and asks where it stands.
-    """
-    before = dict(tensors)
-    versions = {name: tensor._version for name, tensor in tensors.items()}
-    with own_forward(layer), _position_unread(layer) if for_others else nullcontext():
-        results = functional_call(layer, tensors, args, kwargs)  # puts what is replaced into `tensors`
-    written = {
-        name: tensors[name]
-        for name in before
-        if tensors[name] is not before[name] or tensors[name]._version != versions[name]
-    }
-    return results, written
-
-
 def outputs_like(
     run: Run, inputs: Sequence[Tensor], shards: Sequence[Tensor], as_weight: Sequence[Callable[[Tensor], Any]]
 ) -> list[Tensor]:
@@ -137,6 +187,7 @@ def joint_graph(
     as_weight: Sequence[Callable[[Tensor], Any]],
     carried: Sequence[int],
     tangents: Sequence[Tensor],
+    needed: int,
     axes: Mapping[str, int],
 ) -> Joint:
     """The forward and backward pass of `run` as one graph.
@@ -149,10 +200,12 @@ def joint_graph(
         carried: which inputs are the layer's own.
         tangents: tensors like the outputs that can have a gradient: the floating ones, except what is written into
             buffers.
+        needed: how many of the first inputs get a gradient even if no output depends on them, of zeros.
         axes: mesh axis name -> size.
     """
     differentiable = tuple(i for i, tensor in enumerate((*inputs, *shards)) if tensor.requires_grad)
     outputs = 0
+    found: dict[int, Tensor] = {}
 
     def joint(*tensors: Tensor) -> list[Tensor]:
         nonlocal outputs
@@ -170,10 +223,11 @@ def joint_graph(
         roots = [(result, tangent) for tangent, result in pairs if result.requires_grad]
         wanted = [given[i] for i in differentiable]
         grads = gradients([root for root, _ in roots], wanted, [tangent for _, tangent in roots])
-        grads = [torch.zeros_like(x) if grad is None else grad for x, grad in zip(wanted, grads, strict=True)]
-        local = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in grads]
+        grads[:needed] = [torch.zeros_like(x) if g is None else g for x, g in zip(wanted, grads[:needed], strict=False)]
+        found.update({i: grad for i, grad in zip(differentiable, grads, strict=True) if grad is not None})
+        local = [grad.to_local() if isinstance(grad, DTensor) else grad for grad in found.values()]
         return [*(result.detach() for result in results), *local]
 
     module = trace_body(joint, [empty_like(tensor) for tensor in (*inputs, *shards, *tangents)])
     drop_identities(module, axes)
-    return Joint(module, len(inputs), len(shards), outputs, tuple(carried), differentiable)
+    return Joint(module, len(inputs), len(shards), outputs, tuple(carried), tuple(found))

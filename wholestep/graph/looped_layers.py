@@ -10,23 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 from wholestep.errors import GraphError
-from wholestep.graph.layers import PositionReadError, call_layer, empty_like, joint_graph
+from wholestep.graph.layers import UnsuitableError, call_layer, empty_like, joint_graph, modes
 from wholestep.graph.partition import Joint, Keep, partition
 from wholestep.graph.random import number_draws, scope_of
 from wholestep.graph.scan import record_loop
-from wholestep.graph.stacks import Stack
+from wholestep.graph.stacks import Stack, Structure, difference, structure
 from wholestep.graph.step import graph_module
 from wholestep.graph.trace import trace_body
 
 aten = torch.ops.aten
+
+_TENSOR = object()
 
 
 class NotLoopableError(GraphError):
@@ -66,7 +68,7 @@ class LoopedStack:
 
     Attributes:
         stack: which layers.
-        layers: those of the first period, whose code the body is.
+        layers: all of them; the code of those of the first period is the body's.
         tensors: of all layers.
         keep: what the backward loop finds kept.
         axes: mesh axis name -> size.
@@ -80,10 +82,14 @@ class LoopedStack:
     axes: Mapping[str, int]
     written: dict[str, Tensor] = field(default_factory=dict)
     _calls: int = 0
+    _done: bool = False
+    _modes: tuple[object, ...] = ()
+    _structures: list[Structure] = field(default_factory=list)
     _first: list[Any] = field(default_factory=list)
     _spec: TreeSpec | None = None
     _result_spec: TreeSpec | None = None
     _previous: list[Tensor] = field(default_factory=list)
+    _statics: list[Any] = field(default_factory=list)
     _links: dict[int, int] = field(default_factory=dict)
     _written: list[str] = field(default_factory=list)
 
@@ -93,26 +99,40 @@ class LoopedStack:
 
     def call(self, index: int, *args: Any, **kwargs: Any) -> Any:
         if index != self._calls:
-            raise NotLoopableError(
-                self.stack,
-                f"{self.paths[index]} is called where {self.paths[self._calls]} is expected, out of order",
-            )
+            self._refuse(f"{self.paths[index]} is called where {self.paths[self._calls]} is expected, out of order")
+        if self._done:
+            self._refuse(f"{self.paths[0]} is called more than once")
+        self._check_layer(index)
         arguments, spec = tree_flatten((args, kwargs))
-        if not self.tensors:
-            raise NotLoopableError(self.stack, f"{self.paths[0]} has no parameters and no buffers")
         if self._calls == 0:
-            self._first, self._spec, self._links = arguments, spec, {}
+            self._first, self._spec, self._modes = arguments, spec, modes()
         else:
             self._check(arguments, spec)
         self._calls += 1
         if self._calls < len(self.paths):
             return self._stand_in()
-        self._calls = 0  # the module may run again
+        self._calls, self._done = 0, True
         return self._loop()
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise NotLoopableError(self.stack, why)
+
+    def _check_layer(self, index: int) -> None:
+        """See that the layer still is as the one of its position in the first period was when that was called."""
+        if not self.tensors:
+            self._refuse(f"{self.paths[0]} has no parameters and no buffers")
+        now = structure(self.layers[index])
+        if index < self.stack.period:
+            self._structures.append(now)
+            return
+        first = index % self.stack.period
+        what = difference(self._structures[first], now)
+        if what is not None:
+            self._refuse(f"when they are called, {self.paths[index]} is not like {self.paths[first]}: {what}")
 
     def check_complete(self) -> None:
         if self._calls:
-            raise NotLoopableError(self.stack, f"{self.paths[self._calls]} and those after it are not called")
+            self._refuse(f"{self.paths[self._calls]} and those after it are not called")
 
     def _stand_in(self) -> Any:
         """Tensors like the layer's results, to recognize when the next layer is given them."""
@@ -121,42 +141,51 @@ class LoopedStack:
             with disable_proxy_modes_tracing(), torch.no_grad():
                 own = {t.name_in_layer: t.as_given(empty_like(t.values[0])) for t in self.tensors if not t.position}
                 results, _ = self._call_layer(0, own, args, kwargs)
-            self._previous, self._result_spec = tree_flatten(results)
-            if not all(isinstance(result, Tensor) and result.is_floating_point() for result in self._previous):
-                raise NotLoopableError(
-                    self.stack, f"{self.paths[0]} returns something else than tensors of floating point numbers"
-                )
+            flat, self._result_spec = tree_flatten(results)
+            self._previous = [result for result in flat if isinstance(result, Tensor)]
+            self._statics = [_TENSOR if isinstance(result, Tensor) else result for result in flat]
+            if not all(result is None or result is _TENSOR for result in self._statics) or not all(
+                result.is_floating_point() for result in self._previous
+            ):
+                self._refuse(f"{self.paths[0]} returns something else than tensors of floating point numbers")
         self._previous = [empty_like(result) for result in self._previous]
         for result in self._previous:
             result.stand_in_of = self.stack  # so that an error can tell whose it is, where something else reads it
-        return tree_unflatten(self._previous, self._result_spec)
+        return self._nested(self._previous)
+
+    def _nested(self, tensors: Sequence[Tensor]) -> Any:
+        """A layer's results, from those that are tensors; the others are None."""
+        given = iter(tensors)
+        return tree_unflatten([next(given) if x is _TENSOR else x for x in self._statics], self._result_spec)
 
     def _check(self, arguments: list[Any], spec: TreeSpec) -> None:
         """See that this call's arguments are the last one's results and otherwise the first one's arguments."""
         path, first_path = self.paths[self._calls], self.paths[0]
+        if modes() != self._modes:
+            self._refuse(f"{path} is called with gradients or autocast set otherwise than for {first_path}")
         if spec != self._spec:
-            raise NotLoopableError(self.stack, f"{path} is called with other arguments than {first_path}")
+            self._refuse(f"{path} is called with other arguments than {first_path}")
         links: dict[int, int] = {}
         for position, (argument, first) in enumerate(zip(arguments, self._first, strict=True)):
             for k, result in enumerate(self._previous):
                 if argument is result:
                     links[position] = k
-            same = argument is first or (not isinstance(argument, Tensor) and argument == first)
+            same = argument is first or (
+                not isinstance(argument, Tensor) and type(argument) is type(first) and argument == first
+            )
             if position not in links and not same:
-                raise NotLoopableError(
-                    self.stack,
+                self._refuse(
                     f"argument {position} of {path} is neither what the layer before returned nor what {first_path} "
-                    "was given",
+                    "was given"
                 )
         if set(links.values()) != set(range(len(self._previous))):
-            raise NotLoopableError(self.stack, f"{path} is not given all that the layer before returned")
+            self._refuse(f"{path} is not given all that the layer before returned")
         if self._links and links != self._links:
-            raise NotLoopableError(self.stack, f"{path} takes what the layer before returned in other places")
+            self._refuse(f"{path} takes what the layer before returned in other places")
         for position, k in links.items():
             first, result = self._first[position], self._previous[k]
             if (first.shape, first.dtype) != (result.shape, result.dtype):
-                raise NotLoopableError(
-                    self.stack,
+                self._refuse(
                     f"{first_path} takes {first.dtype}{list(first.shape)} and returns "
                     f"{result.dtype}{list(result.shape)}",
                 )
@@ -178,7 +207,9 @@ class LoopedStack:
         options = {"scope": scope_of(self.stack.container, self.stack.start), "period": self.stack.period}
         if torch.is_grad_enabled():
             start = [empty_like(x).requires_grad_(True) for x in carry]  # what a later iteration is given requires it
-            joint = joint_graph(self._run, [*start, *constants], slices, as_given, range(len(carry)), carry, self.axes)
+            joint = joint_graph(
+                self._run, [*start, *constants], slices, as_given, range(len(carry)), carry, len(carry), self.axes
+            )
             self._number_draws(joint.module)
             results = list(_Loop.apply(_Halves.of(joint, self.keep), options, *carry, *stacked, *constants))
         else:
@@ -191,7 +222,7 @@ class LoopedStack:
             self._number_draws(body)
             results = record_loop(body, carry, stacked, constants, **options)
         self.written = dict(zip(self._written, results[len(carry) :], strict=True))
-        return tree_unflatten(results[: len(carry)], self._result_spec)
+        return self._nested(results[: len(carry)])
 
     def _run(self, inputs: Sequence[Tensor], given: Sequence[Any]) -> list[Tensor]:
         """One period of layers: carry and constants, tensors of the layers -> new carry, new values of buffers."""
@@ -210,7 +241,7 @@ class LoopedStack:
                 for i, argument in enumerate(self._first)
             ]
             results, written = self._call_layer(position, own, *tree_unflatten(arguments, self._spec))
-            state = tree_flatten(results)[0]
+            state = [result for result in tree_leaves(results) if isinstance(result, Tensor)]
             changed |= {names[name]: value for name, value in written.items()}
         self._written = list(changed)
         return [*state, *changed.values()]
@@ -218,8 +249,8 @@ class LoopedStack:
     def _call_layer(self, position: int, own: dict[str, Any], args: Any, kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
         try:
             return call_layer(self.layers[position], own, args, kwargs, for_others=True)
-        except PositionReadError as error:
-            raise NotLoopableError(self.stack, f"{self.paths[position]}: {error}") from error
+        except UnsuitableError as error:
+            self._refuse(f"{self.paths[position]}: {error}")
 
     def _number_draws(self, body: fx.GraphModule) -> None:
         """Number each layer's draws on its own, as they are where layers are laid out."""

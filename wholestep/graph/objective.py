@@ -47,6 +47,7 @@ class ModuleState:
             of a stack's layers.
         buffers: name of each buffer, or of a stack's stacked buffers -> its values; after a pass the new ones.
         written: names of the buffers that the pass changed.
+        notes: what a user should know of how the layers were traced.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ModuleState:
         }
         self.buffers = dict(buffers)
         self.written: list[str] = []
+        self.notes: list[str] = []
 
     def unstacked(self) -> dict[str, Tensor]:
         """Those that the module reads itself."""
@@ -111,6 +113,7 @@ def call_module(
     written = {n: after[n] for n, tensor in tensors.items() if after[n] is not tensor or tensor._version != versions[n]}
     for loop in loops:
         written |= loop.written
+    state.notes = [note for called in calls for note in called.notes]
     odd = [name for name in written if name not in state.buffers]
     if odd:
         raise GraphError(f"the forward pass changes the parameter {', '.join(odd)}; only buffers can be changed")
@@ -127,8 +130,8 @@ def _replacements(
     total = sum(len(list(parent.children())) for _, parent in containers(module))
     loops = []
     for stack in stacks:
-        period = [module.get_submodule(path) for path in stack.paths[: stack.period]]
-        loops.append(LoopedStack(stack, period, state.of_stack(stack), layers.keep.share(stack.period, total), axes))
+        members = [module.get_submodule(path) for path in stack.paths]
+        loops.append(LoopedStack(stack, members, state.of_stack(stack), layers.keep.share(stack.period, total), axes))
     looped = {path for stack in stacks for path in stack.paths}
     calls = []
     for container, parent in containers(module):
@@ -136,7 +139,8 @@ def _replacements(
         places = {path: i for i, path in enumerate(children) if path not in looped}
         if places:
             modules = [children[path] for path in places]
-            calls.append(CalledLayers(container, list(places), list(places.values()), modules, layers.keep, state.mesh))
+            keep = layers.keep.share(1, total)
+            calls.append(CalledLayers(container, list(places), list(places.values()), modules, keep, state.mesh))
     return loops, calls
 
 

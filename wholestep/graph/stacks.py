@@ -6,12 +6,15 @@ three sliding-window layers and a global one (period 4).
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+
+from wholestep.parallel.simple_fsdp import unsharded_class
 
 # What may differ between layers that compute the same: a number that only says where a layer stands. That a layer's
 # forward does not read it is seen to when it is traced (`graph/layers.py`).
@@ -64,20 +67,23 @@ def find_stacks(module: nn.Module) -> tuple[list[Stack], list[Difference]]:
     """
     stacks: list[Stack] = []
     differences: list[Difference] = []
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    tensors = Counter(tensor for _, tensor in named)
     for path, container in containers(module):
         layers = list(container.children())
         keys = tuple(name for name, _ in container.named_children())
-        odd = _not_alike(layers)
+        odd = _not_alike(layers, tensors)
         if odd is not None:
             differences.append(Difference(f"{path}.{keys[odd[0]]}", odd[1]))
             continue
-        period = _period(layers)
+        structures = [structure(layer) for layer in layers]
+        period = _period(structures)
         if period is not None:
             stacks.append(Stack(path, 0, keys, period))
             continue
         start = 0
         for i in range(1, len(layers) + 1):
-            what = difference(layers[i - 1], layers[i]) if i < len(layers) else ""
+            what = difference(structures[i - 1], structures[i]) if i < len(layers) else ""
             if what is None:
                 continue
             if what:
@@ -88,83 +94,114 @@ def find_stacks(module: nn.Module) -> tuple[list[Stack], list[Difference]]:
     return stacks, differences
 
 
-def difference(one: nn.Module, other: nn.Module) -> str | None:
-    """The first thing that makes `other` compute something else than `one`, given the same parameters and inputs; None
-    if there is nothing. Compared are the trees of submodules, their classes and plain attributes, and the shapes and
-    dtypes of parameters and buffers."""
-    mine, others = dict(one.named_modules()), dict(other.named_modules())
-    if mine.keys() != others.keys():
-        odd = sorted(mine.keys() ^ others.keys())[0]
-        return f"submodule {odd!r} is in one of them only"
-    for path, module in mine.items():
-        what = _module_difference(module, others[path])
-        if what is not None:
-            return f"{path}.{what}" if path else what
+Structure = dict[str, dict[str, Any]]
+"""Path of each submodule -> what decides what it computes beside its inputs and the values of its tensors: its class,
+mode and hooks, shapes and dtypes of its parameters and buffers, and its plain attributes."""
+
+
+def structure(layer: nn.Module) -> Structure:
+    """The layer as it is now."""
+    return {path: _features(module) for path, module in layer.named_modules()}
+
+
+def difference(one: Structure, other: Structure) -> str | None:
+    """The first thing that makes a layer compute something else than another, given the same parameters and inputs;
+    None if there is nothing."""
+    if one.keys() != other.keys():
+        return f"submodule {sorted(one.keys() ^ other.keys())[0]!r} is in one of them only"
+    for path, mine in one.items():
+        others = other[path]
+        for name in sorted(mine.keys() | others.keys()):
+            what = f"{path}.{name}" if path else name
+            if name not in mine or name not in others:
+                return f"{what} is in one of them only"
+            if not _same(mine[name], others[name]):
+                return f"{what} is {_shown(mine[name])} in one and {_shown(others[name])} in the other"
     return None
 
 
 def containers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """The outermost `ModuleList`s and `ModuleDict`s of more than one module, with their paths."""
+    """The outermost `ModuleList`s and `ModuleDict`s of more than one module, with their paths. One that holds another
+    is no container of layers but a part of the model."""
     for name, child in module.named_children():
         child_path = f"{path}.{name}" if path else name
-        if isinstance(child, nn.ModuleList | nn.ModuleDict) and len(child) > 1:
+        if _is_container(child) and len(child) > 1 and not any(map(_is_container, child.children())):
             yield child_path, child
         else:
             yield from containers(child, child_path)
 
 
-def _not_alike(layers: list[nn.Module]) -> tuple[int, str] | None:
-    """The first layer that no loop can run, and why."""
-    seen: set[nn.Parameter] = set()
+def _is_container(module: nn.Module) -> bool:
+    return isinstance(module, nn.ModuleList | nn.ModuleDict)
+
+
+def _not_alike(layers: list[nn.Module], tensors: Counter[Tensor]) -> tuple[int, str] | None:
+    """The first layer that no loop can run, and why; `tensors` counts the names of each in the whole module."""
     for i, layer in enumerate(layers):
-        parameters = set(layer.parameters())
-        if not seen.isdisjoint(parameters):
-            return i, "it shares a parameter with a layer before"
-        seen |= parameters
+        for name, tensor in (*layer.named_parameters(), *layer.named_buffers()):
+            if tensors[tensor] > 1:
+                return i, f"it shares {name} with another module"
     return None
 
 
-def _period(layers: list[nn.Module]) -> int | None:
-    for period in range(1, len(layers) // 2 + 1):
-        if len(layers) % period == 0 and all(
-            difference(layers[i - period], layers[i]) is None for i in range(period, len(layers))
+def _period(structures: Sequence[Structure]) -> int | None:
+    for period in range(1, len(structures) // 2 + 1):
+        if len(structures) % period == 0 and all(
+            difference(structures[i - period], structures[i]) is None for i in range(period, len(structures))
         ):
             return period
     return None
 
 
-def _module_difference(one: nn.Module, other: nn.Module) -> str | None:
-    if type(one).__qualname__ != type(other).__qualname__:
-        return f"class is {type(one).__qualname__} in one and {type(other).__qualname__} in the other"
-    for kind in ("_parameters", "_buffers"):
-        mine, others = getattr(one, kind), getattr(other, kind)
-        if mine.keys() != others.keys():
-            return f"{sorted(mine.keys() ^ others.keys())[0]} is in one of them only"
-        for name, tensor in mine.items():
-            if _layout(tensor) != _layout(others[name]):
-                return f"{name} is {_layout(tensor)} in one and {_layout(others[name])} in the other"
-    if one.training != other.training:
-        return f"training is {one.training} in one and {other.training} in the other"
+def _features(module: nn.Module) -> dict[str, Any]:
+    features: dict[str, Any] = {"class": unsharded_class(module), "training": module.training}
     for kind in ("_forward_hooks", "_forward_pre_hooks"):
-        if list(getattr(one, kind).values()) != list(getattr(other, kind).values()):
-            return "it has other hooks"
-    mine, others = _plain(one), _plain(other)
-    for name in sorted(mine.keys() | others.keys()):
-        if mine.get(name) != others.get(name):
-            return f"{name} is {mine.get(name)!r} in one and {others.get(name)!r} in the other"
-    return None
+        features[kind.strip("_")] = list(getattr(module, kind).values())
+    features |= {name: _layout(tensor) for name, tensor in (*module._parameters.items(), *module._buffers.items())}
+    for name, value in module.__dict__.items():
+        if name not in _NOT_FEATURES:
+            features[name] = value.own if isinstance(value, Instead) else _snapshot(value)
+    if features.get("forward", ...) is None:  # replaced, and none of its own before
+        del features["forward"]
+    return features
+
+
+_NOT_FEATURES = nn.Module().__dict__.keys() | POSITION_ATTRIBUTES
+
+
+@dataclass(frozen=True)
+class Instead:
+    """What a layer's instance has as its forward while something replaces it.
+
+    Attributes:
+        call: what runs.
+        own: what it had; None if the class's.
+    """
+
+    call: Callable[..., Any]
+    own: Callable[..., Any] | None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+
+def _snapshot(value: Any) -> Any:
+    return copy.copy(value) if isinstance(value, list | dict | set) else value
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two attributes are alike; those that do not say what they equal are compared by identity."""
+    if one is other:
+        return True
+    try:
+        return type(one) is type(other) and bool(one == other)
+    except Exception:  # arrays, say
+        return False
+
+
+def _shown(value: Any) -> str:
+    return value.__qualname__ if isinstance(value, type) else repr(value)
 
 
 def _layout(tensor: Tensor | None) -> object:
     return None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
-
-
-def _plain(module: nn.Module) -> dict[str, Any]:
-    """The attributes that decide what a module computes beside its tensors. Private ones of `nn.Module` are the same
-    for all; a value that does not say what it is equal to (a function, an object) is compared by identity or `==`."""
-    ignored = nn.Module().__dict__.keys() | POSITION_ATTRIBUTES
-    plain = {name: value for name, value in module.__dict__.items() if name not in ignored}
-    return {
-        name: dataclasses.astuple(value) if dataclasses.is_dataclass(value) and not isinstance(value, type) else value
-        for name, value in plain.items()
-    }

@@ -125,9 +125,17 @@ def _parametrize(module: nn.Module, owned: dict[str, _Sharded]) -> None:
 
     cls = type(module)
     properties: dict[str, Any] = {name: reader(name, sharded) for name, sharded in owned.items()}
-    module.__class__ = type(f"Sharded{cls.__name__}", (cls,), {"__module__": cls.__module__, **properties})
+    module.__class__ = type(
+        f"Sharded{cls.__name__}", (cls,), {"__module__": cls.__module__, "_is_sharded": True, **properties}
+    )
     for name, sharded in owned.items():
         module._parameters[name] = sharded.parameter
+
+
+def unsharded_class(module: nn.Module) -> type[nn.Module]:
+    """The class that `module` had before it was sharded; its own where it is not."""
+    cls = type(module)
+    return cls.__bases__[0] if cls.__dict__.get("_is_sharded") else cls
 
 
 def _gather(parameter: DTensor, shape: torch.Size, policy: Policy) -> Tensor:
