@@ -233,7 +233,7 @@ def test_layers_without_gradients_are_not_trained() -> None:
 def test_a_budget_is_for_all_layers_together(looped: bool) -> None:
     with torch.device("meta"):
         module = Model("list", 8)
-    batch, limit = {"x": Field((8, 6), torch.float32)}, 1200
+    batch, limit = {"x": Field((8, 6), torch.float32)}, 1700
 
     def objective(module: nn.Module, batch: dict[str, Tensor]):
         return module(batch["x"]).square().sum(), torch.ones(()) * 8, {}
