@@ -140,11 +140,13 @@ class Recipe(Node):
     """Everything that decides what a training run does.
 
     Attributes:
+        optimizer_state: the memory that the optimizer's slots live in.
+        layers: how the model's layers run, and what their backward pass finds kept.
         sequence_length: tokens in a row.
         batch_size: rows in a step, over all devices and microbatches.
         microbatches: backward passes in a step; each takes an equal share of every device's rows.
         steps: optimizer steps in the run; the schedule ends there.
-        seed: of the parameters' first values. (The data has its own.)
+        seed: of the parameters' first values and of what a step draws. (The data has its own.)
     """
 
     model: Decoder.Config
