@@ -123,6 +123,21 @@ def test_the_matrix(execution: str, policy: str, mesh: Mesh) -> None:
     check_equal(steps(case, Layers(Keep(POLICIES[policy]), looped), cut), reference(case))
 
 
+@pytest.mark.parametrize("alternating", [False, True])
+def test_gradient_norms_are_in_the_models_order(alternating: bool) -> None:
+    case, norms = Case(ONE, alternating=alternating), []
+    for layers in (None, Layers(Keep(POLICIES["save_all"]), looped=True)):
+        module = model(case.alternating, case.tied, case.dropout)
+        names = tuple(name for name, _ in module.named_parameters())
+        run = captured(module, AdamW(), fields(8, LENGTH), case.mesh, layers=layers)
+        batch = run.program.place_batch(random_batch(8, LENGTH, 53, seed=1))
+        _, metrics = run.program(run.state, batch, {**SCALARS, "step": 1})
+        (value,) = [value for value in run.program.step.outputs if value.name == "metric/grad_norms"]
+        assert value.members == names
+        norms.append(np.asarray(metrics["grad_norms"]))
+    np.testing.assert_allclose(norms[1], norms[0], rtol=1e-5)
+
+
 @pytest.mark.parametrize("execution", EXECUTIONS)
 @pytest.mark.parametrize("case", [Case(ONE), Case(HYBRID, alternating=True)], ids=str)
 def test_the_plain_step(execution: str, case: Case) -> None:

@@ -52,7 +52,6 @@ class CalledLayers:
         layers: all of which may differ; each may be called in any order, often or not at all.
         keep: what their backward passes find kept.
         mesh: what their parameters are sharded over.
-        notes: which of them could not be calls, and why.
     """
 
     container: str
@@ -61,7 +60,7 @@ class CalledLayers:
     layers: Sequence[nn.Module]
     keep: Keep
     mesh: DeviceMesh
-    notes: list[str] = field(default_factory=list)
+    _odd: dict[str, list[str]] = field(default_factory=dict)
     _bodies: dict[Hashable, list[_Body]] = field(default_factory=lambda: defaultdict(list))
     _calls: Counter[int] = field(default_factory=Counter)
     _seen: list[Tensor] = field(default_factory=list)
@@ -71,7 +70,7 @@ class CalledLayers:
         try:
             return self._call(index, args, kwargs)
         except UnsuitableError as error:
-            self.notes.append(f"{self.paths[index]} is traced in place, layers.keep does not apply to it: {error}")
+            self._odd.setdefault(str(error), []).append(self.paths[index])
         with own_forward(layer):
             return layer.forward(*args, **kwargs)
 
@@ -138,6 +137,15 @@ class CalledLayers:
             body = dataclasses.replace(body_of(for_others=False), only_for=index)
         alike.append(body)
         return body
+
+    @property
+    def notes(self) -> list[str]:
+        """Which layers could not be calls, and why."""
+        notes = []
+        for why, paths in self._odd.items():
+            which = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+            notes.append(f"{which}: traced in place, so that layers.keep does not apply: {why}")
+        return notes
 
     def check_complete(self) -> None:
         """Layers may be left out."""

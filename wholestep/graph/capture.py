@@ -48,9 +48,10 @@ def capture_train_step(
     """Forward, loss, backward, clipping and the optimizer as one graph.
 
     Inputs: the state (parameters, the optimizer's slots, buffers), the batch, and the scalars `learning_rate` and
-    `step` (from 1). Outputs: the new state and the metrics `loss`, `grad_norm`, `weight`, `grad_norms` (of each
-    trained parameter, in order) and the objective's own. If the loss or the gradient norm is not finite, the state
-    comes out as it went in.
+    `step` (from 1), and `seed` if the step draws random numbers. Outputs: the new state and the metrics `loss`,
+    `grad_norm`, `weight`, `grad_norms` (of each trained parameter, in the module's order; the metric's `members` are
+    their names) and the objective's own. If the loss or the gradient norm is not finite, the state comes out as it
+    went in.
 
     Args:
         module: sharded by `simple_fsdp` over `mesh`; its parameters may be on meta. One that needs no gradient is
@@ -180,7 +181,8 @@ def _train_step(
                 column += results[i * len(group.names) : (i + 1) * len(group.names)]
         reduced = [_reduce_buffer(buffers[n], old_buffers[n], new_buffers[n], module, mesh) for n in written]
         kept = [torch.where(finite, value, old_buffers[name]) for name, value in zip(written, reduced, strict=True)]
-        results = [loss, norm, weight, *(value * scale for value in extra), squares.sqrt()]
+        norms = _layer_by_layer(squares, trained, stacks).sqrt()
+        results = [loss, norm, weight, *(value * scale for value in extra), norms]
         return [*(value for column in new for value in column), *kept, *results]
 
     inputs = [*parameters.values(), *slots, *buffers.values(), *fields.values(), *scalars]
@@ -195,13 +197,14 @@ def _train_step(
             [fake[value.name] for value in scalars],
         )
         graph = trace(step, arguments, module)
-    count = sum(len(parameters[name].unstacked()) for name in trained)
+    single = {member for name in trained for member in parameters[name].members or (name,)}
+    norms = tuple(name for name, _ in module.named_parameters() if name in single)
     outputs = [
         *(parameters[name] for name in trained),
         *slots,
         *(buffers[name] for name in written),
         *(Value(f"metric/{name}", "metric", (), torch.float32, ()) for name in metric_names),
-        Value("metric/grad_norms", "metric", (count,), torch.float32, ((),)),
+        Value("metric/grad_norms", "metric", (len(norms),), torch.float32, ((),), members=norms),
     ]
     return dataclasses.replace(_checked(graph, inputs, outputs, axes), notes=tuple(notes))
 
@@ -373,6 +376,24 @@ def _squares(grad: Tensor, value: Value) -> Tensor:
     """The sum of squares of each parameter that this gradient is of: one element, or one for each layer."""
     squares = grad.float().square()
     return squares.flatten(1).sum(1) if value.members else squares.sum().reshape(1)
+
+
+def _layer_by_layer(squares: Tensor, trained: Sequence[str], stacks: Sequence[Stack]) -> Tensor:
+    """One number for each parameter, from the order of `trained`, where each parameter of a stack has its layers one
+    after the other, to the module's."""
+    prefixes = {f"{stack.name_of(i)}.": stack for stack in stacks for i in range(stack.period)}
+
+    def stack_of(name: str) -> Stack | None:
+        return next((stack for prefix, stack in prefixes.items() if name.startswith(prefix)), None)
+
+    pieces, start = [], 0
+    for stack, group in itertools.groupby(trained, stack_of):
+        rows = len(list(group))
+        columns = stack.trips if stack else 1
+        piece = squares[start : start + rows * columns]
+        pieces.append(piece.reshape(rows, columns).t().reshape(-1) if stack else piece)
+        start += rows * columns
+    return torch.cat(pieces)
 
 
 def _reduce_buffer(value: Value, old: Tensor, new: Tensor, module: nn.Module, mesh: DeviceMesh) -> Tensor:

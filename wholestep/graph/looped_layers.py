@@ -175,8 +175,8 @@ class LoopedStack:
             )
             if position not in links and not same:
                 self._refuse(
-                    f"argument {position} of {path} is neither what the layer before returned nor what {first_path} "
-                    "was given"
+                    f"argument {position} of {path} is neither what the layer before returned nor the very tensor that "
+                    f"{first_path} was given (a parameter is another one each time it is read)"
                 )
         if set(links.values()) != set(range(len(self._previous))):
             self._refuse(f"{path} is not given all that the layer before returned")

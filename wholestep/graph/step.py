@@ -32,7 +32,8 @@ class Value:
         dtype: torch dtype.
         placement: for each dimension the mesh axes that split it. An axis named nowhere holds a copy.
         members: where this is one parameter (or slot) of several layers, stacked along the first dimension: the
-            names, without the `parameter/`, that it has in each.
+            names, without the `parameter/`, that it has in each. Of a metric with a number for each of several
+            parameters, their names.
         memory: which memory of a device it lives in between steps, its own or its host's.
     """
 

@@ -22,12 +22,12 @@ def non_finite(program: Program, step: int, state: State, metrics: Mapping[str, 
         state: after the step; a step whose loss or gradients are not finite leaves its state as it was.
         metrics: of the step.
     """
-    trained = [e.name for value in program.step.outputs if value.kind == "parameter" for e in value.unstacked()]
+    (trained,) = (value.members for value in program.step.outputs if value.name == "metric/grad_norms")
     state = unstack(state, program.step, program.mesh)
     what = f"step {step}: the loss is {float(metrics['loss'])}, the gradient norm {float(metrics['grad_norm'])}"
     for name in trained:
-        if not bool(jnp.isfinite(state[name]).all()):
-            return NonFiniteError(f"{what}; the first parameter with a non-finite value is {name.partition('/')[2]}")
+        if not bool(jnp.isfinite(state[f"parameter/{name}"]).all()):
+            return NonFiniteError(f"{what}; the first parameter with a non-finite value is {name}")
     bad = [name for name, norm in zip(trained, metrics["grad_norms"], strict=True) if not np.isfinite(norm)]
-    where = f"the first with a non-finite gradient is {bad[0].partition('/')[2]}" if bad else "and so is every gradient"
+    where = f"the first with a non-finite gradient is {bad[0]}" if bad else "and so is every gradient"
     return NonFiniteError(f"{what}; every parameter is finite, {where}")
