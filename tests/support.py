@@ -72,6 +72,20 @@ def fields(rows: int, length: int) -> dict[str, Field]:
     return {name: Field((rows, length), torch.int64) for name in ("tokens", "labels", "positions", "segment_ids")}
 
 
+@dataclass(frozen=True, kw_only=True)
+class KeepGradients(AdamW):
+    """An optimizer that changes nothing and stores each gradient, to look at it."""
+
+    clip_norm: float | None = None
+    slots = ("grad",)
+
+    def update_slots(self, grad, slots) -> list[Tensor]:
+        return [grad]
+
+    def update_parameter(self, parameter, slots, lr, step) -> Tensor:
+        return parameter
+
+
 @dataclass(frozen=True)
 class Captured:
     """A compiled train step and the state it starts from, ready to run."""

@@ -89,8 +89,10 @@ class Layers(Node):
         """For a device of these rates.
 
         Raises:
-            ConfigError: `keep` or `rules` is neither.
+            ConfigError: `keep` or `rules` is none; the step is not split, but says how.
         """
+        if (self.pieces, self.layers_per_piece) != ("layers", 1) and self.execution != "split":
+            raise ConfigError("layers.pieces and layers.layers_per_piece are for layers.execution=split only")
         name, _, limit = self.keep.partition("=")
         if name == "budget":
             if self.rules:

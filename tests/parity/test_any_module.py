@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
-from support import TOLERANCE, relative_error
+from support import TOLERANCE, KeepGradients, relative_error
 from torch import Tensor, nn
 
 from wholestep.graph.capture import capture_train_step
 from wholestep.graph.objective import Layers
-from wholestep.graph.optimizer import AdamW
 from wholestep.graph.partition import Keep
 from wholestep.graph.policies import recompute_all
 from wholestep.graph.signature import Field
@@ -25,18 +22,6 @@ from wholestep.xla.split_program import SplitProgram
 from wholestep.xla.stacking import stack, unstack, unstacked_values
 
 ROWS, WIDTH, MESH = 8, 8, Mesh(fsdp=2)
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeepGradients(AdamW):
-    clip_norm: float | None = None
-    slots = ("grad",)
-
-    def update_slots(self, grad, slots) -> list[Tensor]:
-        return [grad]
-
-    def update_parameter(self, parameter, slots, lr, step) -> Tensor:
-        return parameter
 
 
 class Layer(nn.Module):

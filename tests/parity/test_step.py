@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
-from support import TOLERANCE, captured, eager_loss, fields, load, random_batch, relative_error, tiny_config, unpadded
-from torch import Tensor
+from support import (
+    TOLERANCE,
+    KeepGradients,
+    captured,
+    eager_loss,
+    fields,
+    load,
+    random_batch,
+    relative_error,
+    tiny_config,
+    unpadded,
+)
 
 from wholestep.graph.optimizer import AdamW
 from wholestep.parallel import Mesh, Policy
 
 LENGTH = 12
 MESHES = [Mesh(), Mesh(fsdp=2), Mesh(fsdp=6), Mesh(fsdp=8), Mesh(replicate=2, fsdp=4)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class KeepGradients(AdamW):
-    """An optimizer that changes nothing and stores each gradient, to look at it."""
-
-    clip_norm: float | None = None
-    slots = ("grad",)
-
-    def update_slots(self, grad, slots) -> list[Tensor]:
-        return [grad]
-
-    def update_parameter(self, parameter, slots, lr, step) -> Tensor:
-        return parameter
 
 
 def on_meta(tied: bool):
