@@ -25,9 +25,29 @@ class FlashCore(Node):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Norm(Node):
+    eps: float = 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainNorm(Norm, name="plain"):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusedNorm(Norm, name="fused"):
+    block: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layer(Node):
     width: int = 8
     inner: Node = Core()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block(Node):
+    norm: Norm = PlainNorm(eps=1e-6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +212,13 @@ def test_apply_refuses(assignment: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         apply(RECIPE, [assignment])
     assert message in str(caught.value)
+
+
+def test_a_node_is_put_by_name_and_takes_over_what_the_slot_has_fields_for() -> None:
+    assert apply(Block(), ["norm=fused"]).norm == FusedNorm(eps=1e-6)
+    assert apply(Block(), ["norm=fused", "norm.block=8", "norm=plain"]).norm == PlainNorm(eps=1e-6)
+    with pytest.raises(ConfigError, match=r"another in its place by name \(fused, plain\), or set its keys.*norm.eps"):
+        apply(Block(), ["norm=fussed"])
 
 
 layers = st.builds(Layer, width=st.integers(), inner=st.one_of(st.just(Core()), st.builds(FlashCore)))

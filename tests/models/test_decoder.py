@@ -87,8 +87,8 @@ def test_packed_row_equals_separate_documents(tie_embeddings: bool) -> None:
 
 def test_loss_by_hand() -> None:
     class Uniform(torch.nn.Module):
-        def forward(self, tokens_BL: Tensor, positions_BL: Tensor, segment_ids_BL: Tensor) -> Tensor:
-            return torch.zeros(*tokens_BL.shape, 10, dtype=torch.bfloat16)
+        def forward(self, tokens_BL: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.zeros(tokens_BL.shape), torch.full(tokens_BL.shape, math.log(10))
 
     labels = torch.tensor([[1, -100, 3], [-100, -100, 9]])
     batch = dict.fromkeys(("tokens", "labels", "positions", "segment_ids"), labels)
@@ -97,6 +97,9 @@ def test_loss_by_hand() -> None:
     assert loss_sum.item() == pytest.approx(3 * math.log(10))
     assert weight.item() == 3
     assert metrics == {}
+    with_z, _, metrics = NextToken(z_loss=0.5).build()(Uniform(), batch)
+    assert with_z.item() == pytest.approx(3 * math.log(10) + 0.5 * 3 * math.log(10) ** 2)
+    assert metrics["cross_entropy"].item() == pytest.approx(3 * math.log(10))
 
 
 def test_later_tokens_do_not_change_earlier_logits() -> None:

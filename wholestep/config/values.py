@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -26,14 +27,17 @@ def check(value: Any, annotation: Any, path: str, old: Any) -> Any:
 def parse(text: str, annotation: Any, path: str, old: Any) -> Any:
     """The value that `text` means to a field declared as `annotation`; ConfigError when it means none.
 
-    `none` is None, `true` and `false` are bools, tuples are separated by commas. A node cannot be written as text.
+    `none` is None, `true` and `false` are bools, tuples are separated by commas. A node is written by its name, where
+    it has one (`Node.choices`); it takes over from the old one what the declared type has fields for.
     """
     try:
         return _parse(text, annotation, path, old)
     except _MismatchError:
         if isinstance(old, Node):
-            keys = ", ".join(f"{path}.{name}" for name in old.__dataclass_fields__)
+            keys = ", ".join(f"{path}.{field.name}" for field in fields(old))
             advice = f"set its keys instead: {keys}" if keys else "it has no keys to set"
+            if choices := _choices(annotation):
+                advice = f"put another in its place by name ({', '.join(choices)}), or {advice}"
             raise ConfigError(f"{path} is a group ({type(old).__qualname__}), not a value: {advice}") from None
         advice = "; a group cannot be written as text" if _names_node(annotation) else ""
         raise ConfigError(f"{path}: expected {_expected(annotation)}, got {text!r}{advice}") from None
@@ -94,6 +98,10 @@ def _parse(text: str, annotation: Any, path: str, old: Any) -> Any:
             raise _MismatchError from None
     if annotation in (str, Any):
         return text
+    if isinstance(annotation, type) and issubclass(annotation, Node) and annotation is not Node:
+        chosen = _choose(annotation.choices(), text)
+        kept = fields(annotation) if isinstance(old, annotation) else ()
+        return chosen(**{field.name: getattr(old, field.name) for field in kept})
     raise _MismatchError
 
 
@@ -106,7 +114,7 @@ def _first(members: Any, attempt: Callable[[Any], Any]) -> Any:
     raise _MismatchError
 
 
-def _choose(choices: dict[str, Any], text: str) -> Any:
+def _choose(choices: Mapping[str, Any], text: str) -> Any:
     if text not in choices:
         raise _MismatchError
     return choices[text]
@@ -129,6 +137,11 @@ def _element_annotations(annotation: Any, length: int) -> tuple[Any, ...]:
 
 def _members(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
+
+
+def _choices(annotation: Any) -> list[str]:
+    members = [member for member in _members(annotation) if member is not Node]
+    return [name for node in members if _names_node(node) for name in node.choices()]
 
 
 def _names_node(annotation: Any) -> bool:
@@ -162,4 +175,6 @@ def _expected(annotation: Any) -> str:
         return f"a tuple ({', '.join(_expected(element) for element in arguments)})"
     if annotation is types.NoneType:
         return "None"
+    if names := _choices(annotation):
+        return f"one of {', '.join(map(repr, names))}"
     return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)

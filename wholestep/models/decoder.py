@@ -5,7 +5,7 @@ Suffixes: B batch, L sequence, D model width, V vocabulary, P rotary pairs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
@@ -13,7 +13,8 @@ from wholestep.config.node import Node
 from wholestep.errors import ConfigError
 from wholestep.models.layers.attention import Attention
 from wholestep.models.layers.feed_forward import FeedForward
-from wholestep.models.layers.initialization import STD, init_projection
+from wholestep.models.layers.head import Head
+from wholestep.models.layers.initialization import STD
 from wholestep.models.layers.norm import RMSNorm
 from wholestep.models.layers.rotary import RotaryEmbedding
 
@@ -59,8 +60,10 @@ class DecoderLayer(nn.Module):
 class Decoder(nn.Module):
     """tokens_BL, positions_BL, segment_ids_BL (integers) -> logits_BLV in the weights' dtype.
 
-    Positions restart at 0 with each document packed in a row; segment ids number the documents, 0 being padding.
-    With `tie_embeddings`, `lm_head.weight` is the parameter `embed_tokens.weight` itself.
+    With labels_BL (integers) instead (label_logits_BL, log_z_BL), fp32: what the cross entropy takes of the logits
+    (`wholestep.models.layers.head.LabelLogits`). Positions restart at 0 with each document packed in a row; segment
+    ids number the documents, 0 being padding. With `tie_embeddings`, `lm_head.weight` is the parameter
+    `embed_tokens.weight` itself.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,7 @@ class Decoder(nn.Module):
         layers: tuple[DecoderLayer.Config, ...]
         rotary: RotaryEmbedding.Config
         norm: RMSNorm.Config
+        lm_head: Head.Config = field(default_factory=Head.Config)
         tie_embeddings: bool = False
 
         def build(self) -> Decoder:
@@ -107,7 +111,7 @@ class Decoder(nn.Module):
         )
         self.rotary = config.rotary.build(head_dim=config.head_dim())
         self.norm = config.norm.build(dim=config.dim)
-        self.lm_head = nn.Linear(config.dim, config.vocab_size, bias=False)
+        self.lm_head = config.lm_head.build(dim=config.dim, vocab_size=config.vocab_size)
         if config.tie_embeddings:
             self.lm_head.weight = self.embed_tokens.weight
 
@@ -119,11 +123,13 @@ class Decoder(nn.Module):
         self.rotary.init_weights()
         self.norm.init_weights()
         if not self.config.tie_embeddings:
-            init_projection(self.lm_head.weight)
+            self.lm_head.init_weights()
 
-    def forward(self, tokens_BL: Tensor, positions_BL: Tensor, segment_ids_BL: Tensor) -> Tensor:
+    def forward(
+        self, tokens_BL: Tensor, positions_BL: Tensor, segment_ids_BL: Tensor, labels_BL: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
         x_BLD = self.embed_tokens(tokens_BL)
         cos_BLP, sin_BLP = self.rotary(positions_BL)
         for layer in self.layers:
             x_BLD = layer(x_BLD, cos_BLP, sin_BLP, segment_ids_BL)
-        return self.lm_head(self.norm(x_BLD))
+        return self.lm_head(self.norm(x_BLD), labels_BL)

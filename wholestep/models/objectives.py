@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from wholestep.config.node import Node
+from wholestep.models.layers.head import IGNORED_LABEL
 
 # (module, batch) -> (loss_sum, weight, metrics): the loss is loss_sum / weight, each summed over all microbatches and
 # devices first; metrics are further sums to report.
 Objective = Callable[[nn.Module, Mapping[str, Tensor]], tuple[Tensor, Tensor, dict[str, Tensor]]]
-
-IGNORED_LABEL = -100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,18 +22,30 @@ class NextToken(Node):
     """Cross entropy of each label, summed in fp32; the weight is the number of labels that count, in fp32.
 
     The batch holds `tokens`, `labels`, `positions` and `segment_ids`, each int64 [B, L]. `labels` are already
-    shifted: labels[b, i] is the token that should follow tokens[b, i], or -100 where none is asked for.
+    shifted: labels[b, i] is the token that should follow tokens[b, i], or -100 where none is asked for. The module is
+    called with `(tokens, positions, segment_ids, labels)` and returns the labels' logits and the logarithms of the
+    softmax's denominators, as `wholestep.models.decoder.Decoder` does.
+
+    Attributes:
+        z_loss: this times the square of that logarithm is added for each label that counts, which keeps logits from
+            drifting (Chowdhery et al. 2022, PaLM, section 5). The metric `cross_entropy` is the loss without it.
     """
 
+    z_loss: float = 0.0
+
     def build(self) -> Objective:
-        return next_token
+        return partial(next_token, z_loss=self.z_loss)
 
 
-def next_token(module: nn.Module, batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+def next_token(
+    module: nn.Module, batch: Mapping[str, Tensor], *, z_loss: float = 0.0
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     labels_BL = batch["labels"]
-    logits_BLV = module(batch["tokens"], batch["positions"], batch["segment_ids"])
-    loss_sum = F.cross_entropy(
-        logits_BLV.flatten(0, 1).float(), labels_BL.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
-    )
-    weight = (labels_BL != IGNORED_LABEL).sum(dtype=torch.float32)
-    return loss_sum, weight, {}
+    label_logits_BL, log_z_BL = module(batch["tokens"], batch["positions"], batch["segment_ids"], labels_BL)
+    counted_BL = labels_BL != IGNORED_LABEL
+    cross_entropy = torch.where(counted_BL, log_z_BL - label_logits_BL, 0.0).sum()
+    weight = counted_BL.sum(dtype=torch.float32)
+    if not z_loss:
+        return cross_entropy, weight, {}
+    z_term = z_loss * torch.where(counted_BL, log_z_BL.square(), 0.0).sum()
+    return cross_entropy + z_term, weight, {"cross_entropy": cross_entropy}

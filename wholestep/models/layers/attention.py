@@ -20,32 +20,74 @@ from wholestep.models.layers.rotary import rotate
 MASKED_SCORE = -1e30
 
 
+@dataclass(frozen=True, kw_only=True)
+class CoreAttention(Node):
+    """The core of attention: what it computes, whatever computes it. Builds a module
+    `forward(q_BLNH, k_BLKH, v_BLKH, segment_ids_BL) -> out_BLNH`, in v's dtype.
+
+    `segment_ids_BL` (integers) numbers the documents packed in a row. A query sees the keys of its own document only.
+    Segment 0 is padding: it sees nothing, nothing sees it, and it comes out as zeros.
+
+    Attributes:
+        causal: whether a query sees no key after it.
+        window: a query sees keys less than so many places away, itself among them; None is any distance.
+        soft_cap: scores are bent to `soft_cap * tanh(score / soft_cap)` (Gemma Team 2024, Gemma 2); None leaves them.
+        scale: what scores are multiplied by first; None is `H**-0.5`.
+    """
+
+    causal: bool = True
+    window: int | None = None
+    soft_cap: float | None = None
+    scale: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.window is not None and self.window < 1:
+            raise ConfigError(f"attention window is {self.window}; a query sees at least itself, which is 1")
+        if self.soft_cap is not None and self.soft_cap <= 0:
+            raise ConfigError(f"attention soft_cap is {self.soft_cap}; it is greater than 0")
+
+
 class DotProductAttention(nn.Module):
     """The core of attention written out: the reference that every attention kernel is compared against."""
 
     @dataclass(frozen=True, kw_only=True)
-    class Config(Node):
+    class Config(CoreAttention, name="dot_product"):
+        """Scores and probabilities lie in memory whole. Products run in the inputs' dtype; scale, mask and softmax in
+        fp32. Keys and values are not repeated: the G queries that share them are rows of one product."""
+
         def build(self) -> DotProductAttention:
-            return DotProductAttention()
+            return DotProductAttention(self)
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
 
     def forward(self, q_BLNH: Tensor, k_BLKH: Tensor, v_BLKH: Tensor, segment_ids_BL: Tensor) -> Tensor:
-        """Attend causally within each segment; returns out_BLNH in v's dtype.
-
-        `segment_ids_BL` (integers) numbers the documents packed in a row; 0 is padding, a segment like the others
-        that no document sees. Every position sees at least itself. Products run in the inputs' dtype; scale, mask
-        and softmax in fp32. Keys and values are not repeated: the G queries that share them are rows of one product.
-        """
         B, L, N, H = q_BLNH.shape
         K = k_BLKH.shape[2]
         G = N // K
         q_BKGLH = q_BLNH.reshape(B, L, K, G, H).permute(0, 2, 3, 1, 4)
         scores_BKGLM = (q_BKGLH.reshape(B, K, G * L, H) @ k_BLKH.permute(0, 2, 3, 1)).view(B, K, G, L, L)
-        index = torch.arange(L, device=q_BLNH.device)
-        visible_BLM = (index[:, None] >= index) & (segment_ids_BL[:, :, None] == segment_ids_BL[:, None, :])
-        scores_BKGLM = (scores_BKGLM.float() * H**-0.5).masked_fill(~visible_BLM[:, None, None], MASKED_SCORE)
+        scores_BKGLM = scores_BKGLM.float() * (self.config.scale or H**-0.5)
+        if (cap := self.config.soft_cap) is not None:
+            scores_BKGLM = cap * torch.tanh(scores_BKGLM / cap)
+        hidden_BLM = ~self._visible(segment_ids_BL)
+        scores_BKGLM = scores_BKGLM.masked_fill(hidden_BLM[:, None, None], MASKED_SCORE)
         probabilities_BKGLM = scores_BKGLM.softmax(-1).to(v_BLKH.dtype)
         out_BKGLH = (probabilities_BKGLM.view(B, K, G * L, L) @ v_BLKH.permute(0, 2, 1, 3)).view(B, K, G, L, H)
-        return out_BKGLH.permute(0, 3, 1, 2, 4).reshape(B, L, N, H)
+        out_BLNH = out_BKGLH.permute(0, 3, 1, 2, 4).reshape(B, L, N, H)
+        return out_BLNH.masked_fill((segment_ids_BL == 0)[:, :, None, None], 0.0)
+
+    def _visible(self, segment_ids_BL: Tensor) -> Tensor:
+        """bool [B, L, M]: which keys a query sees. (A padding query sees padding here; it is blanked afterwards.)"""
+        visible_BLM = segment_ids_BL[:, :, None] == segment_ids_BL[:, None, :]
+        index = torch.arange(segment_ids_BL.shape[1], device=segment_ids_BL.device)
+        ahead_LM = index[:, None] - index
+        if self.config.causal:
+            visible_BLM = visible_BLM & (ahead_LM >= 0)
+        if self.config.window is not None:
+            visible_BLM = visible_BLM & (ahead_LM.abs() < self.config.window)
+        return visible_BLM
 
 
 class Attention(nn.Module):
@@ -53,12 +95,10 @@ class Attention(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
-        """`inner` builds the core, `forward(q_BLNH, k_BLKH, v_BLKH, segment_ids_BL) -> out_BLNH`."""
-
         num_heads: int
         num_kv_heads: int
         head_dim: int
-        inner: Node = field(default_factory=DotProductAttention.Config)
+        inner: CoreAttention = field(default_factory=DotProductAttention.Config)
 
         def build(self, *, dim: int, num_layers: int) -> Attention:
             if self.num_heads % self.num_kv_heads:
