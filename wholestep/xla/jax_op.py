@@ -76,7 +76,7 @@ def jax_op(
         donate: arguments that the caller gives up, whose memory outputs may take over. A captured step that reads one
             afterwards is refused. There is no gradient then.
         flops: `(same arguments, arrays as specs) -> int`, the floating-point operations of the function, for cost
-            models (`wholestep.graph.costs`); the gradient counts twice that.
+            models (`wholestep.graph.costs`); the gradient counts twice that, what it computes again not counted.
 
     Raises:
         TypeError: an annotation that is none of these, or a name that is no argument's.
