@@ -65,6 +65,7 @@ def tiny_muse_glimmer(tied: bool = False) -> Decoder.Config:
         num_heads=4,
         hidden_dim=48,
         theta=100.0,
+        query_scale=1.7,  # with the published one, attention so sharp would blow up rounding
         output_multiplier=0.7,
         output_soft_cap=3.0,
     )
@@ -114,10 +115,13 @@ FAMILIES = (
 
 @torch.no_grad()
 def randomize(model: nn.Module) -> None:
-    """Make every parameter matter, those that start at 0 or 1 too."""
+    """Make every parameter matter: matrices of about unit gain, and of vectors, which start at 0 or 1, none alike."""
     torch.manual_seed(1)
     for parameter in model.parameters():
-        parameter.mul_(5).add_(torch.randn_like(parameter), alpha=0.1)
+        if parameter.dim() > 1:
+            parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+        else:
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
 
 
 @torch.no_grad()
