@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from models.families import FAMILIES, Family
 from torch import Tensor
 from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -13,6 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from wholestep.config.override import replace
 from wholestep.errors import ConfigError
+from wholestep.graph.initialize import capture_initializers
+from wholestep.models import muse_glimmer
 from wholestep.models.decoder import Decoder
 from wholestep.models.llama3 import llama3_config
 from wholestep.models.objectives import NextToken
@@ -118,8 +121,9 @@ def test_num_parameters_is_what_is_built(tie_embeddings: bool) -> None:
     assert (model.lm_head.weight is model.embed_tokens.weight) == tie_embeddings
 
 
-def test_flops_count_every_product_of_forward_and_backward() -> None:
-    config = tiny_config()
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_flops_count_every_product_of_forward_and_backward(family: Family) -> None:
+    config = family.tiny(False)
     B, L = 2, 16
     tokens = torch.randint(64, (B, L))
     batch = {
@@ -180,6 +184,18 @@ def test_init_weights_can_be_traced() -> None:
     state = {name: torch.empty_like(value, device="cpu") for name, value in state.items()}
     graph = make_fx(initialize, tracing_mode="fake")(state)
     assert all(value.isfinite().all() for value in graph(state).values())
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_every_familys_init_weights_sets_everything(family: Family) -> None:
+    with torch.device("meta"):
+        model = family.tiny(False).build()
+    initializers = capture_initializers(model)
+    assert len(initializers) == len([*model.parameters(), *model.buffers()])
+    for name, initializer in initializers.items():
+        (value,) = initializer.module()
+        zero = family.module is muse_glimmer and "norm" in name
+        assert value.any() != zero, name
 
 
 def test_layers_must_agree_on_head_dim() -> None:

@@ -1,139 +1,34 @@
-"""Llama 3's published sizes, and its checkpoints against transformers' own implementation."""
+"""Llama 3's checkpoints: layouts, and what is refused. `test_families.py` has what all families are tested for."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from models.families import VOCABULARY, hf_logits_of, logits_of, randomize, tiny_llama3
+from transformers import LlamaConfig, LlamaForCausalLM
 
-from wholestep.checkpoint.huggingface import Reader, write
 from wholestep.config.override import replace
 from wholestep.errors import ConfigError
 from wholestep.models import llama3
-from wholestep.models.decoder import Decoder
-from wholestep.models.layers.rotary import Llama3Scaling
-
-PUBLISHED = {
-    llama3.llama3_1b_config: 1_235_814_400,
-    llama3.llama3_3b_config: 3_212_749_824,
-    llama3.llama3_8b_config: 8_030_261_248,
-    llama3.llama3_70b_config: 70_553_706_496,
-    llama3.llama3_405b_config: 405_853_388_800,
-}
-
-TOKENS = torch.randint(96, (2, 40), generator=torch.Generator().manual_seed(0))
 
 
-def tiny_config(*, tie_embeddings: bool) -> Decoder.Config:
-    # So short an original context that the 40 positions meet kept, interpolated and stretched frequencies.
-    scaling = Llama3Scaling(factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position=16)
-    return llama3.llama3_config(
-        vocab_size=96,
-        dim=32,
-        num_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=16,
-        hidden_dim=64,
-        theta=100.0,
-        max_sequence_length=64,
-        scaling=scaling,
-        tie_embeddings=tie_embeddings,
-    )
+def test_unscaled_rotary_equals_transformers() -> None:
+    config = replace(tiny_llama3(False), "rotary.scaling", None)
+    ours, theirs = config.build(), LlamaForCausalLM(LlamaConfig(**llama3.hf_config(config)))
+    randomize(theirs)
+    assert llama3.from_hf_config(theirs.config.to_dict()) == config
+    parameters = dict(theirs.named_parameters())
+    ours.load_state_dict({name: parameters[llama3.hf_name(name)] for name, _ in ours.named_parameters()})
+    tokens = torch.randint(VOCABULARY, (2, 40), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(logits_of(ours, tokens), hf_logits_of(theirs, tokens), rtol=0, atol=1e-4)
 
 
-def logits_of(model: Decoder) -> torch.Tensor:
-    positions = torch.arange(TOKENS.shape[1]).expand_as(TOKENS)
-    with torch.no_grad():
-        return model(TOKENS, positions, torch.ones_like(TOKENS))
-
-
-def hf_logits_of(model: Any) -> torch.Tensor:
-    with torch.no_grad():
-        return model(TOKENS).logits
-
-
-@pytest.mark.parametrize("config_of", PUBLISHED, ids=lambda config_of: config_of.__name__)
-def test_published_sizes(config_of: Callable[[], Decoder.Config]) -> None:
-    config = config_of()
-    with torch.device("meta"):
-        model = config.build()
-    assert config.num_parameters() == sum(parameter.numel() for parameter in model.parameters())
-    assert config.num_parameters() == PUBLISHED[config_of]
-    assert llama3.from_hf_config(llama3.hf_config(config)) == config
-
-
-def test_debug_config_is_small() -> None:
-    assert llama3.llama3_debug_config().num_parameters() < 10_000_000
-
-
-@pytest.mark.parametrize("tie_embeddings", [False, True])
-def test_transformers_loads_what_we_write(tmp_path: Path, tie_embeddings: bool) -> None:
-    config = tiny_config(tie_embeddings=tie_embeddings)
-    torch.manual_seed(1)
-    ours = config.build()
-    ours.init_weights()
-    with torch.no_grad():
-        for parameter in ours.parameters():
-            parameter.mul_(5)
-    tensors = {llama3.hf_name(name): parameter for name, parameter in ours.named_parameters()}
-    write(tmp_path / "model", tensors, tensors.items(), llama3.hf_config(config), max_shard_bytes=20_000)
-
-    theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path / "model", output_loading_info=True)
-    assert type(theirs) is LlamaForCausalLM
-    assert not report["missing_keys"]
-    assert not report["unexpected_keys"]
-    torch.testing.assert_close(logits_of(ours), hf_logits_of(theirs), rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("tie_embeddings", [False, True])
-@pytest.mark.parametrize("scaled", [False, True])
-def test_we_load_what_transformers_writes(tmp_path: Path, tie_embeddings: bool, scaled: bool) -> None:
-    config = tiny_config(tie_embeddings=tie_embeddings)
-    if not scaled:
-        config = replace(config, "rotary.scaling", None)
-    torch.manual_seed(1)
-    theirs = LlamaForCausalLM(LlamaConfig(**llama3.hf_config(config)))
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.mul_(5)
-    theirs.save_pretrained(tmp_path, max_shard_size="20KB")
-
-    reader = Reader(tmp_path)
-    loaded_config = llama3.from_hf_config(reader.config)
-    assert loaded_config == config
-    ours = loaded_config.build()
-    names = {name: llama3.hf_name(name) for name, _ in ours.named_parameters()}
-    reader.require({names[name]: parameter for name, parameter in ours.named_parameters()})
-    with torch.no_grad():
-        for name, parameter in ours.named_parameters():
-            parameter.copy_(torch.from_numpy(reader.read(names[name])))
-    torch.testing.assert_close(logits_of(ours), hf_logits_of(theirs), rtol=0, atol=1e-4)
-
-
-def test_hf_names_are_transformers_own() -> None:
-    config = tiny_config(tie_embeddings=False)
-    with torch.device("meta"):
-        ours, theirs = config.build(), LlamaForCausalLM(LlamaConfig(**llama3.hf_config(config)))
-    assert {llama3.hf_name(name): parameter.shape for name, parameter in ours.named_parameters()} == {
-        name: parameter.shape for name, parameter in theirs.named_parameters()
-    }
-
-
-def test_hf_name_refuses_an_unknown_parameter() -> None:
-    with pytest.raises(ConfigError, match=r"no counterpart of the parameter 'layers.0.attention.q_norm.weight'"):
-        llama3.hf_name("layers.0.attention.q_norm.weight")
-
-
-def test_hf_config_refuses_layers_that_differ() -> None:
-    config = replace(tiny_config(tie_embeddings=False), "layers.1.feed_forward.hidden_dim", 32)
-    with pytest.raises(ConfigError, match="equal layers"):
-        llama3.hf_config(config)
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(ConfigError, match="needs a width that its heads divide; this model's are 32 and 6"):
+        llama3.hf_config(replace(tiny_llama3(False), "layers.*.attention.num_heads", 6))
 
 
 def test_from_hf_config_reads_the_published_layout() -> None:

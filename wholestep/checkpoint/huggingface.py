@@ -174,15 +174,17 @@ class Reader:
             raise CheckpointError(f"{self.directory}: {len(index)} slices for {name!r}, whose shape is {shape}")
         return np.asarray(self._slice(name)[index]).view(dtype)
 
-    def require(self, expected: Mapping[str, Shaped]) -> None:
-        """Raise CheckpointError, naming all of them, unless the tensors' names and shapes are the expected ones."""
+    def require(self, expected: Mapping[str, Shaped], left_out: Callable[[str], bool] = lambda name: False) -> None:
+        """Raise CheckpointError, naming all of them, unless the tensors' names and shapes are the expected ones; there
+        may be others for which `left_out` is true."""
         faults = []
         for name, spec in expected.items():
             if name not in self._file_of:
                 faults.append(f"{name!r} is missing{nearest(name, self._file_of, count=1)}")
             elif self.shape(name) != (wanted := tuple(spec.shape)):
                 faults.append(f"{name!r} has shape {self.shape(name)}, the model needs {wanted}")
-        faults += [f"{name!r} is not a parameter of the model" for name in self._file_of if name not in expected]
+        others = [name for name in self._file_of if name not in expected and not left_out(name)]
+        faults += [f"{name!r} is not a parameter of the model" for name in others]
         if faults:
             shown = [*faults[:10], *([f"and {len(faults) - 10} more"] if len(faults) > 10 else [])]
             raise CheckpointError("\n  ".join([f"{self.directory} does not fit the model:", *shown]))

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from wholestep.parallel.simple_fsdp import unsharded_class
 
-# What may differ between layers that compute the same: a number that only says where a layer stands. That a layer's
-# forward does not read it is seen to when it is traced (`graph/layers.py`).
-POSITION_ATTRIBUTES = frozenset({"layer_idx", "layer_id", "layer_index"})
+# What may differ between layers that compute the same: a number that only says where a layer stands, or how wide its
+# first values are. That a layer's forward does not read it is seen to when it is traced (`graph/layers.py`).
+POSITION_ATTRIBUTES = frozenset({"layer_idx", "layer_id", "layer_index", "init_std"})
 
 
 @dataclass(frozen=True)

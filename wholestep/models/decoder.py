@@ -6,6 +6,7 @@ Suffixes: B batch, L sequence, D model width, V vocabulary, P rotary pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -20,21 +21,29 @@ from wholestep.models.layers.rotary import RotaryEmbedding
 
 
 class DecoderLayer(nn.Module):
-    """Attention, then feed-forward, each on a normalized copy of the residual stream; x_BLD -> x_BLD."""
+    """Attention, then feed-forward, each on a normalized copy of the residual stream; x_BLD -> x_BLD.
+
+    With `post_attention_norm` and `post_feed_forward_norm`, what each adds to the stream is normalized too.
+    """
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
         attention_norm: RMSNorm.Config
         attention: Attention.Config
+        post_attention_norm: RMSNorm.Config | None = None
         feed_forward_norm: RMSNorm.Config
         feed_forward: FeedForward.Config
+        post_feed_forward_norm: RMSNorm.Config | None = None
 
         def build(self, *, dim: int, num_layers: int) -> DecoderLayer:
             return DecoderLayer(self, dim, num_layers)
 
         def num_parameters(self, dim: int) -> int:
-            parts = (self.attention_norm, self.attention, self.feed_forward_norm, self.feed_forward)
-            return sum(part.num_parameters(dim) for part in parts)
+            parts = (
+                *(self.attention_norm, self.attention, self.post_attention_norm),
+                *(self.feed_forward_norm, self.feed_forward, self.post_feed_forward_norm),
+            )
+            return sum(part.num_parameters(dim) for part in parts if part is not None)
 
         def flops_per_token(self, dim: int, sequence_length: int) -> float:
             return self.attention.flops_per_token(dim, sequence_length) + self.feed_forward.flops_per_token(dim)
@@ -43,18 +52,28 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.attention_norm = config.attention_norm.build(dim=dim)
         self.attention = config.attention.build(dim=dim, num_layers=num_layers)
+        self.post_attention_norm = _optional(config.post_attention_norm, dim)
         self.feed_forward_norm = config.feed_forward_norm.build(dim=dim)
         self.feed_forward = config.feed_forward.build(dim=dim, num_layers=num_layers)
+        self.post_feed_forward_norm = _optional(config.post_feed_forward_norm, dim)
 
     def init_weights(self) -> None:
-        self.attention_norm.init_weights()
-        self.attention.init_weights()
-        self.feed_forward_norm.init_weights()
-        self.feed_forward.init_weights()
+        for part in self.children():
+            part.init_weights()
 
     def forward(self, x_BLD: Tensor, cos_BLP: Tensor, sin_BLP: Tensor, segment_ids_BL: Tensor) -> Tensor:
-        x_BLD = x_BLD + self.attention(self.attention_norm(x_BLD), cos_BLP, sin_BLP, segment_ids_BL)
-        return x_BLD + self.feed_forward(self.feed_forward_norm(x_BLD))
+        added_BLD = self.attention(self.attention_norm(x_BLD), cos_BLP, sin_BLP, segment_ids_BL)
+        if self.post_attention_norm is not None:
+            added_BLD = self.post_attention_norm(added_BLD)
+        x_BLD = x_BLD + added_BLD
+        added_BLD = self.feed_forward(self.feed_forward_norm(x_BLD))
+        if self.post_feed_forward_norm is not None:
+            added_BLD = self.post_feed_forward_norm(added_BLD)
+        return x_BLD + added_BLD
+
+
+def _optional(norm: RMSNorm.Config | None, dim: int) -> RMSNorm | None:
+    return None if norm is None else norm.build(dim=dim)
 
 
 class Decoder(nn.Module):
@@ -68,13 +87,31 @@ class Decoder(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
+        """
+        Attributes:
+            vocab_size: V.
+            dim: D.
+            layers: one by one; they may differ.
+            rotary: shared by all layers.
+            norm: before the head.
+            embedding_norm: of the embedded tokens; None for none.
+            lm_head: the output head.
+            tie_embeddings: whether embedding and head are one parameter.
+            embedding_std: width of the embedding's first values.
+            residual_init: how wide those projections of a layer start that write to the residual stream: all alike, by
+                the number of layers, or ever narrower, `by_depth` (Zhang et al. 2019, depth-scaled initialization).
+        """
+
         vocab_size: int
         dim: int
         layers: tuple[DecoderLayer.Config, ...]
         rotary: RotaryEmbedding.Config
         norm: RMSNorm.Config
+        embedding_norm: RMSNorm.Config | None = None
         lm_head: Head.Config = field(default_factory=Head.Config)
         tie_embeddings: bool = False
+        embedding_std: float = STD
+        residual_init: Literal["alike", "by_depth"] = "alike"
 
         def build(self) -> Decoder:
             return Decoder(self)
@@ -83,7 +120,8 @@ class Decoder(nn.Module):
             """The number of distinct parameters of the built model."""
             embeddings = self.vocab_size * self.dim * (1 if self.tie_embeddings else 2)
             layers = sum(layer.num_parameters(self.dim) for layer in self.layers)
-            return embeddings + layers + self.norm.num_parameters(self.dim)
+            norms = (norm.num_parameters(self.dim) for norm in (self.embedding_norm, self.norm) if norm is not None)
+            return embeddings + layers + sum(norms)
 
         def flops_per_token(self, sequence_length: int) -> float:
             """Model FLOPs of one token's forward and backward pass, the figure that MFU is reckoned by.
@@ -106,8 +144,10 @@ class Decoder(nn.Module):
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab_size, config.dim)
+        self.embedding_norm = _optional(config.embedding_norm, config.dim)
         self.layers = nn.ModuleList(
-            layer.build(dim=config.dim, num_layers=len(config.layers)) for layer in config.layers
+            layer.build(dim=config.dim, num_layers=number if config.residual_init == "by_depth" else len(config.layers))
+            for number, layer in enumerate(config.layers, start=1)
         )
         self.rotary = config.rotary.build(head_dim=config.head_dim())
         self.norm = config.norm.build(dim=config.dim)
@@ -117,7 +157,9 @@ class Decoder(nn.Module):
 
     def init_weights(self) -> None:
         """Initialize every parameter and buffer in place; traceable, and so is each layer's own."""
-        nn.init.normal_(self.embed_tokens.weight, std=STD)
+        nn.init.normal_(self.embed_tokens.weight, std=self.config.embedding_std)
+        if self.embedding_norm is not None:
+            self.embedding_norm.init_weights()
         for layer in self.layers:
             layer.init_weights()
         self.rotary.init_weights()
@@ -129,6 +171,8 @@ class Decoder(nn.Module):
         self, tokens_BL: Tensor, positions_BL: Tensor, segment_ids_BL: Tensor, labels_BL: Tensor | None = None
     ) -> Tensor | tuple[Tensor, Tensor]:
         x_BLD = self.embed_tokens(tokens_BL)
+        if self.embedding_norm is not None:
+            x_BLD = self.embedding_norm(x_BLD)
         cos_BLP, sin_BLP = self.rotary(positions_BL)
         for layer in self.layers:
             x_BLD = layer(x_BLD, cos_BLP, sin_BLP, segment_ids_BL)

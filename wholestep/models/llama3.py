@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from wholestep.errors import ConfigError
-from wholestep.models.decoder import Decoder, DecoderLayer
-from wholestep.models.layers.attention import Attention
-from wholestep.models.layers.feed_forward import FeedForward
-from wholestep.models.layers.norm import RMSNorm
-from wholestep.models.layers.rotary import Llama3Scaling, RotaryEmbedding
+from wholestep.models.decoder import Decoder
+from wholestep.models.families import (
+    HF_FEED_FORWARD_NORM,
+    HF_NAMES,
+    check_expressible,
+    equal_layers_config,
+    equal_layers_from_hf,
+    equal_layers_to_hf,
+    missing_keys_named,
+    nothing_left_out,
+    renamed,
+    require,
+)
+from wholestep.models.layers.rotary import Llama3Scaling
 
 
 def llama3_config(
@@ -30,19 +38,18 @@ def llama3_config(
     tie_embeddings: bool = False,
 ) -> Decoder.Config:
     """A decoder of equal layers with Llama 3's parts; the defaults are what its published sizes share."""
-    norm = RMSNorm.Config(eps=eps)
-    layer = DecoderLayer.Config(
-        attention_norm=norm,
-        attention=Attention.Config(num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim),
-        feed_forward_norm=norm,
-        feed_forward=FeedForward.Config(hidden_dim=hidden_dim),
-    )
-    return Decoder.Config(
+    return equal_layers_config(
         vocab_size=vocab_size,
         dim=dim,
-        layers=(layer,) * num_layers,
-        rotary=RotaryEmbedding.Config(theta=theta, max_sequence_length=max_sequence_length, scaling=scaling),
-        norm=norm,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        hidden_dim=hidden_dim,
+        eps=eps,
+        theta=theta,
+        max_sequence_length=max_sequence_length,
+        scaling=scaling,
         tie_embeddings=tie_embeddings,
     )
 
@@ -101,76 +108,36 @@ def llama3_405b_config() -> Decoder.Config:
     return llama3_config(dim=16384, num_layers=126, num_heads=128, hidden_dim=53248, scaling=Llama3Scaling(factor=8.0))
 
 
-# Ours -> Hugging Face's, for every parameter of the family.
-_HF_NAMES = (
-    (re.compile(r"embed_tokens\.weight"), r"model.embed_tokens.weight"),
-    (re.compile(r"norm\.weight"), r"model.norm.weight"),
-    (re.compile(r"lm_head\.weight"), r"lm_head.weight"),
-    (re.compile(r"layers\.(\d+)\.attention_norm\.weight"), r"model.layers.\1.input_layernorm.weight"),
-    (re.compile(r"layers\.(\d+)\.attention\.([qkvo]_proj)\.weight"), r"model.layers.\1.self_attn.\2.weight"),
-    (re.compile(r"layers\.(\d+)\.feed_forward_norm\.weight"), r"model.layers.\1.post_attention_layernorm.weight"),
-    (re.compile(r"layers\.(\d+)\.feed_forward\.((?:gate|up|down)_proj)\.weight"), r"model.layers.\1.mlp.\2.weight"),
-)
-
-
 def hf_name(name: str) -> str:
     """The name in a Hugging Face Llama checkpoint of the parameter that `Decoder` calls `name`.
 
     Shapes and layouts are equal on both sides. With tied embeddings neither side stores `lm_head.weight`.
     Raises ConfigError for a name that the family does not have.
     """
-    for pattern, replacement in _HF_NAMES:
-        if match := pattern.fullmatch(name):
-            return match.expand(replacement)
-    raise ConfigError(f"Llama checkpoints have no counterpart of the parameter {name!r}")
+    return renamed(name, (*HF_NAMES, HF_FEED_FORWARD_NORM), "Llama")
+
+
+hf_left_out = nothing_left_out
 
 
 def hf_config(config: Decoder.Config) -> dict[str, Any]:
     """The `config.json` of a `LlamaForCausalLM` that computes what `config` builds.
 
     Token ids are the tokenizer's to say: `bos_token_id` and `eos_token_id` are null until the caller sets them.
-    Raises ConfigError where layers differ, which that format cannot say.
+    Raises ConfigError for what that format cannot say, layers that differ among it.
     """
-    layer = config.layers[0]
-    if any(other != layer for other in config.layers) or {layer.attention_norm, layer.feed_forward_norm} != {
-        config.norm
-    }:
-        raise ConfigError("a Hugging Face Llama has equal layers and one norm; this model's differ")
-    rotary, attention = config.rotary, layer.attention
-    if config.dim % attention.num_heads:
+    num_heads = config.layers[0].attention.num_heads
+    if config.dim % num_heads:
         raise ConfigError(
-            f"a Hugging Face Llama needs a width that its heads divide; this model's are {config.dim} and "
-            f"{attention.num_heads}"
+            f"a Hugging Face Llama needs a width that its heads divide; this model's are {config.dim} and {num_heads}"
         )
     values = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "vocab_size": config.vocab_size,
-        "hidden_size": config.dim,
-        "intermediate_size": layer.feed_forward.hidden_dim,
-        "num_hidden_layers": len(config.layers),
-        "num_attention_heads": attention.num_heads,
-        "num_key_value_heads": attention.num_kv_heads,
-        "head_dim": attention.head_dim,
-        "hidden_act": "silu",
-        "attention_bias": False,
+        **equal_layers_to_hf(config),
         "mlp_bias": False,
-        "rms_norm_eps": config.norm.eps,
-        "max_position_embeddings": rotary.max_sequence_length,
-        "rope_theta": rotary.theta,
-        "rope_scaling": None,
-        "tie_word_embeddings": config.tie_embeddings,
-        "bos_token_id": None,
-        "eos_token_id": None,
     }
-    if rotary.scaling is not None:
-        values["rope_scaling"] = {
-            "rope_type": "llama3",
-            "factor": rotary.scaling.factor,
-            "low_freq_factor": rotary.scaling.low_freq_factor,
-            "high_freq_factor": rotary.scaling.high_freq_factor,
-            "original_max_position_embeddings": rotary.scaling.original_max_position,
-        }
+    check_expressible(config, from_hf_config(values), "Llama")
     return values
 
 
@@ -180,41 +147,6 @@ def from_hf_config(values: Mapping[str, Any]) -> Decoder.Config:
     Raises ConfigError for another model type, a missing key, or a variant that `Decoder` does not compute.
     """
     required = {"model_type": "llama", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
-    for key, wanted in required.items():
-        if (found := values.get(key, wanted)) != wanted:
-            raise ConfigError(f"config.json: {key} is {found!r}; this package's Llama needs {wanted!r}")
-    try:
-        num_heads, dim = values["num_attention_heads"], values["hidden_size"]
-        theta, scaling = _rotary_from_hf(values)
-        return llama3_config(
-            vocab_size=values["vocab_size"],
-            dim=dim,
-            num_layers=values["num_hidden_layers"],
-            num_heads=num_heads,
-            num_kv_heads=values.get("num_key_value_heads") or num_heads,
-            head_dim=values.get("head_dim") or dim // num_heads,
-            hidden_dim=values["intermediate_size"],
-            eps=values["rms_norm_eps"],
-            theta=theta,
-            max_sequence_length=values["max_position_embeddings"],
-            scaling=scaling,
-            tie_embeddings=values.get("tie_word_embeddings", False),
-        )
-    except KeyError as error:
-        raise ConfigError(f"config.json: the key {error.args[0]!r} is missing") from error
-
-
-def _rotary_from_hf(values: Mapping[str, Any]) -> tuple[float, Llama3Scaling | None]:
-    # transformers 5 writes one `rope_parameters`; 4 wrote `rope_theta` beside `rope_scaling`.
-    rope = values.get("rope_parameters") or {"rope_theta": values["rope_theta"], **(values.get("rope_scaling") or {})}
-    theta, kind = float(rope["rope_theta"]), rope.get("rope_type", rope.get("type", "default"))
-    if kind == "default":
-        return theta, None
-    if kind != "llama3":
-        raise ConfigError(f"config.json: rope_type is {kind!r}; this package's Llama knows 'default' and 'llama3'")
-    return theta, Llama3Scaling(
-        factor=float(rope["factor"]),
-        low_freq_factor=float(rope["low_freq_factor"]),
-        high_freq_factor=float(rope["high_freq_factor"]),
-        original_max_position=rope["original_max_position_embeddings"],
-    )
+    require(values, required, "Llama")
+    with missing_keys_named():
+        return equal_layers_config(**equal_layers_from_hf(values))

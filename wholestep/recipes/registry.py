@@ -21,6 +21,9 @@ class Family(Protocol):
     def hf_name(self, name: str) -> str:
         """A parameter's name there."""
 
+    def hf_left_out(self, name: str) -> bool:
+        """Whether the tensor called so there is of a part of the model that is not here."""
+
     def hf_config(self, config: Decoder.Config) -> dict[str, Any]:
         """The `config.json` of a model."""
 

@@ -60,7 +60,7 @@ def launch(options: Options, console: Console) -> dict[str, Any]:
         trainer = Trainer(recipe, run, display)
         make_state = initial_state
         if options.init is not None:
-            make_state = partial(state_from_huggingface, directory=options.init, hf_name=description.family.hf_name)
+            make_state = partial(state_from_huggingface, directory=options.init, family=description.family)
         outcome = trainer.train(
             resume=options.resume,
             make_state=make_state,

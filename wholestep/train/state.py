@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -11,6 +10,7 @@ import numpy as np
 from wholestep.checkpoint.huggingface import Reader
 from wholestep.graph.step import StepGraph, Value
 from wholestep.pipeline import Recipe, build_model, initializers
+from wholestep.recipes.registry import Family
 from wholestep.xla.dtypes import carried
 from wholestep.xla.initialize import initialize_state
 from wholestep.xla.program import State, sharding
@@ -38,7 +38,7 @@ def initial_state(recipe: Recipe, step: StepGraph, mesh: jax.sharding.Mesh) -> S
 
 
 def state_from_huggingface(
-    recipe: Recipe, step: StepGraph, mesh: jax.sharding.Mesh, directory: Path, hf_name: Callable[[str], str]
+    recipe: Recipe, step: StepGraph, mesh: jax.sharding.Mesh, directory: Path, family: Family
 ) -> State:
     """Parameters from a Hugging Face directory, everything else as at the start of a run. Each shard reads only its
     own rows from the files.
@@ -48,12 +48,13 @@ def state_from_huggingface(
     """
     reader = Reader(directory)
     model = build_model(recipe)
-    reader.require({hf_name(name): parameter for name, parameter in model.named_parameters()})
+    expected = {family.hf_name(name): parameter for name, parameter in model.named_parameters()}
+    reader.require(expected, family.hf_left_out)
     state = unstack(initial_state(recipe, step, mesh), step, mesh)
     for value in unstacked_values(step):
         if value.kind == "parameter":
             name = value.name.removeprefix("parameter/")
-            state[value.name] = _read_sharded(reader, hf_name(name), value, mesh)
+            state[value.name] = _read_sharded(reader, family.hf_name(name), value, mesh)
     return stack(state, step, mesh)
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers.masking_utils import sliding_window_causal_mask_function
 
 from wholestep.config.node import Node
 from wholestep.errors import ConfigError
@@ -30,6 +31,30 @@ def test_norm_by_hand() -> None:
         norm.weight.copy_(torch.tensor([1.0, 2.0]))
     # The mean of squares of (1, 7) is 25.
     torch.testing.assert_close(norm(torch.tensor([1.0, 7.0])), torch.tensor([0.2, 2.8]))
+
+
+def test_norm_with_a_centred_gain_by_hand() -> None:
+    norm = RMSNorm.Config(eps=0.0, center=1.0).build(dim=2)
+    assert not norm.weight.any()
+    with torch.no_grad():
+        norm.weight.copy_(torch.tensor([0.0, 0.5]))
+    torch.testing.assert_close(norm(torch.tensor([1.0, 7.0])), torch.tensor([0.2, 1.4 * 1.5]))
+
+
+def test_a_centred_gain_is_applied_in_fp32() -> None:
+    norm = RMSNorm.Config(center=1.0).build(dim=64).bfloat16()
+    with torch.no_grad():
+        norm.weight.fill_(0.001)  # lost if added to 1 in bfloat16
+    x = torch.randn(4, 64).bfloat16()
+    expected = F.rms_norm(x.float(), (64,), torch.full((64,), 1 + norm.weight[0].item()), eps=1e-5).bfloat16()
+    torch.testing.assert_close(norm(x), expected, rtol=0, atol=0)
+
+
+def test_norm_without_a_gain_has_no_parameters() -> None:
+    config = RMSNorm.Config(eps=0.0, affine=False)
+    norm = config.build(dim=2)
+    assert config.num_parameters(2) == len(list(norm.parameters())) == 0
+    torch.testing.assert_close(norm(torch.tensor([1.0, 7.0])), torch.tensor([0.2, 1.4]))
 
 
 def test_norm_divides_in_fp32_and_keeps_the_dtype() -> None:
@@ -107,6 +132,54 @@ def test_attention_keeps_the_dtype_and_padding_alone_is_zeros() -> None:
     out_BLNH = attention(q_BLNH * 1e4, k_BLKH * 1e4, v_BLKH, torch.zeros(2, 7, dtype=torch.long))
     assert out_BLNH.dtype == torch.bfloat16
     assert not out_BLNH.any()
+
+
+@pytest.mark.parametrize("window", [1, 4, 16])
+def test_a_windows_mask_is_transformers_own(window: int) -> None:
+    L = 16
+    index = torch.arange(L)
+    expected_LM = sliding_window_causal_mask_function(window)(0, 0, index[:, None], index)
+    # Values that are one-hot by key, so that what comes out is the probabilities.
+    one_hot_BLKH = torch.eye(L)[None, :, None]
+    attention = DotProductAttention.Config(window=window).build()
+    out_BLNH = attention(torch.randn(1, L, 1, L), torch.randn(1, L, 1, L), one_hot_BLKH, torch.ones(1, L))
+    assert torch.equal(out_BLNH[0, :, 0] > 0, expected_LM)
+    assert expected_LM.sum(1).tolist() == [min(i + 1, window) for i in range(L)]
+
+
+def attend(**settings: object) -> tuple[Attention, Tensor, Tensor, tuple[Tensor, ...]]:
+    """A layer, its input, what the core returned, and the queries and keys that the core was given."""
+    attention = Attention.Config(num_heads=4, num_kv_heads=2, head_dim=8, **settings).build(dim=16, num_layers=1)
+    cos_BLP, sin_BLP = RotaryEmbedding.Config(theta=10.0).build(head_dim=8)(torch.arange(3)[None])
+    x_BLD, seen = torch.randn(1, 3, 16), []
+    attention.inner.register_forward_hook(lambda module, args, result: seen.append((args, result)))
+    out_BLD = attention(x_BLD, cos_BLP, sin_BLP, torch.ones(1, 3, dtype=torch.long))
+    ((args, core_BLNH),) = seen
+    assert out_BLD.shape == x_BLD.shape
+    return attention, x_BLD, core_BLNH, (*args[:2], out_BLD, cos_BLP, sin_BLP)
+
+
+def test_query_and_key_heads_are_normalized_before_they_are_rotated() -> None:
+    attention, x_BLD, _, (q_BLNH, k_BLKH, _, cos_BLP, sin_BLP) = attend(qk_norm=RMSNorm.Config(eps=0.0))
+    for norm, projection, got in (
+        (attention.q_norm, attention.q_proj, q_BLNH),
+        (attention.k_norm, attention.k_proj, k_BLKH),
+    ):
+        heads = projection(x_BLD).unflatten(-1, (-1, 8))
+        expected = heads / heads.square().mean(-1, keepdim=True).sqrt() * norm.weight
+        torch.testing.assert_close(got, rotate(expected, cos_BLP, sin_BLP))
+
+
+def test_attention_without_rotation() -> None:
+    attention, x_BLD, _, (q_BLNH, k_BLKH, *_) = attend(rotary=False)
+    assert torch.equal(q_BLNH.flatten(2), attention.q_proj(x_BLD))
+    assert torch.equal(k_BLKH.flatten(2), attention.k_proj(x_BLD))
+
+
+def test_output_gate() -> None:
+    attention, x_BLD, core_BLNH, (_, _, out_BLD, *_) = attend(output_gate=True)
+    gate_BLX = 1 / (1 + torch.exp(-attention.gate_proj(x_BLD)))
+    torch.testing.assert_close(out_BLD, attention.o_proj(core_BLNH.flatten(2) * gate_BLX))
 
 
 def test_attention_refuses_heads_that_do_not_divide() -> None:

@@ -1,7 +1,7 @@
 """Causal self-attention with grouped key/value heads (Ainslie et al. 2023) and packed documents.
 
 Suffixes: B batch, L sequence (queries), M sequence (keys), D model width, N query heads, K key/value heads,
-G query heads per key/value head (N = K * G), H head width, P pairs (H / 2).
+G query heads per key/value head (N = K * G), H head width, P pairs (H / 2), X all query heads (N * H).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wholestep.config.node import Node
 from wholestep.errors import ConfigError
 from wholestep.models.layers.initialization import init_projection, residual_std
+from wholestep.models.layers.norm import RMSNorm
 from wholestep.models.layers.rotary import rotate
 
 # Finite, so that no row of scores can turn into NaN; far below any score, so that its exponential is zero.
@@ -95,10 +96,25 @@ class Attention(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
+        """
+        Attributes:
+            num_heads: of queries.
+            num_kv_heads: of keys and values; divides `num_heads`.
+            head_dim: width of each head.
+            inner: the core.
+            qk_norm: of each head of queries and of keys, before they are rotated (Henry et al. 2020); None for none.
+            rotary: whether queries and keys are rotated by their positions; without, a layer sees no order but the
+                causal one (Kazemnejad et al. 2023).
+            output_gate: whether what the core returns is multiplied by `sigmoid(gate_proj(x))` (Qiu et al. 2025).
+        """
+
         num_heads: int
         num_kv_heads: int
         head_dim: int
         inner: CoreAttention = field(default_factory=DotProductAttention.Config)
+        qk_norm: RMSNorm.Config | None = None
+        rotary: bool = True
+        output_gate: bool = False
 
         def build(self, *, dim: int, num_layers: int) -> Attention:
             if self.num_heads % self.num_kv_heads:
@@ -109,30 +125,53 @@ class Attention(nn.Module):
             return Attention(self, dim, num_layers)
 
         def num_parameters(self, dim: int) -> int:
-            return 2 * dim * self.head_dim * (self.num_heads + self.num_kv_heads)
+            norms = 0 if self.qk_norm is None else 2 * self.qk_norm.num_parameters(self.head_dim)
+            return self._projection_weights(dim) + norms
 
         def flops_per_token(self, dim: int, sequence_length: int) -> float:
-            """Forward and backward: 6 a projection weight, and 12 * N * H * L for both products over a full row."""
-            return 6 * self.num_parameters(dim) + 12 * self.num_heads * self.head_dim * sequence_length
+            """Forward and backward: 6 a projection weight, and 12 * N * H * L for both products over a full row, also
+            where a window hides most of it."""
+            return 6 * self._projection_weights(dim) + 12 * self.num_heads * self.head_dim * sequence_length
+
+        def _projection_weights(self, dim: int) -> int:
+            heads = 2 * (self.num_heads + self.num_kv_heads) + (self.num_heads if self.output_gate else 0)
+            return dim * self.head_dim * heads
 
     def __init__(self, config: Config, dim: int, num_layers: int) -> None:
         super().__init__()
-        self.head_dim = config.head_dim
-        self.output_std = residual_std(num_layers)
+        self.head_dim, self.rotary = config.head_dim, config.rotary
+        self.init_std = residual_std(num_layers)
         self.q_proj = nn.Linear(dim, config.num_heads * config.head_dim, bias=False)
         self.k_proj = nn.Linear(dim, config.num_kv_heads * config.head_dim, bias=False)
         self.v_proj = nn.Linear(dim, config.num_kv_heads * config.head_dim, bias=False)
         self.o_proj = nn.Linear(config.num_heads * config.head_dim, dim, bias=False)
+        self.q_norm = self.k_norm = self.gate_proj = None
+        if config.qk_norm is not None:
+            self.q_norm = config.qk_norm.build(dim=config.head_dim)
+            self.k_norm = config.qk_norm.build(dim=config.head_dim)
+        if config.output_gate:
+            self.gate_proj = nn.Linear(dim, config.num_heads * config.head_dim, bias=False)
         self.inner = config.inner.build()
 
     def init_weights(self) -> None:
-        for projection in (self.q_proj, self.k_proj, self.v_proj):
-            init_projection(projection.weight)
-        init_projection(self.o_proj.weight, self.output_std)
+        for projection in (self.q_proj, self.k_proj, self.v_proj, self.gate_proj):
+            if projection is not None:
+                init_projection(projection.weight)
+        init_projection(self.o_proj.weight, self.init_std)
+        for norm in (self.q_norm, self.k_norm):
+            if norm is not None:
+                norm.init_weights()
 
     def forward(self, x_BLD: Tensor, cos_BLP: Tensor, sin_BLP: Tensor, segment_ids_BL: Tensor) -> Tensor:
         heads = (-1, self.head_dim)
-        q_BLNH = rotate(self.q_proj(x_BLD).unflatten(-1, heads), cos_BLP, sin_BLP)
-        k_BLKH = rotate(self.k_proj(x_BLD).unflatten(-1, heads), cos_BLP, sin_BLP)
+        q_BLNH = self.q_proj(x_BLD).unflatten(-1, heads)
+        k_BLKH = self.k_proj(x_BLD).unflatten(-1, heads)
         v_BLKH = self.v_proj(x_BLD).unflatten(-1, heads)
-        return self.o_proj(self.inner(q_BLNH, k_BLKH, v_BLKH, segment_ids_BL).flatten(2))
+        if self.q_norm is not None and self.k_norm is not None:
+            q_BLNH, k_BLKH = self.q_norm(q_BLNH), self.k_norm(k_BLKH)
+        if self.rotary:
+            q_BLNH, k_BLKH = rotate(q_BLNH, cos_BLP, sin_BLP), rotate(k_BLKH, cos_BLP, sin_BLP)
+        out_BLX = self.inner(q_BLNH, k_BLKH, v_BLKH, segment_ids_BL).flatten(2)
+        if self.gate_proj is not None:
+            out_BLX = out_BLX * torch.sigmoid(self.gate_proj(x_BLD))
+        return self.o_proj(out_BLX)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wholestep.config.node import Node
-from wholestep.models.layers.initialization import init_projection, residual_std
+from wholestep.models.layers.initialization import STD, init_projection, residual_std
 
 
 class FeedForward(nn.Module):
@@ -16,7 +16,14 @@ class FeedForward(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
+        """
+        Attributes:
+            hidden_dim: F.
+            narrow_up_init: whether the up projection starts as narrow as the down projection.
+        """
+
         hidden_dim: int
+        narrow_up_init: bool = False
 
         def build(self, *, dim: int, num_layers: int) -> FeedForward:
             return FeedForward(self, dim, num_layers)
@@ -30,15 +37,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: Config, dim: int, num_layers: int) -> None:
         super().__init__()
-        self.output_std = residual_std(num_layers)
+        self.init_std, self.narrow_up_init = residual_std(num_layers), config.narrow_up_init
         self.gate_proj = nn.Linear(dim, config.hidden_dim, bias=False)
         self.up_proj = nn.Linear(dim, config.hidden_dim, bias=False)
         self.down_proj = nn.Linear(config.hidden_dim, dim, bias=False)
 
     def init_weights(self) -> None:
         init_projection(self.gate_proj.weight)
-        init_projection(self.up_proj.weight)
-        init_projection(self.down_proj.weight, self.output_std)
+        init_projection(self.up_proj.weight, self.init_std if self.narrow_up_init else STD)
+        init_projection(self.down_proj.weight, self.init_std)
 
     def forward(self, x_BLD: Tensor) -> Tensor:
         hidden_BLF = F.silu(self.gate_proj(x_BLD)) * self.up_proj(x_BLD)

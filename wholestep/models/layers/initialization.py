@@ -28,5 +28,6 @@ def residual_std(num_layers: int) -> float:
     """Width for the projections that write to the residual stream, of which a model has two a layer.
 
     The sum over 2 * num_layers such writes then has the variance of one (Radford et al. 2019, GPT-2, section 2.3).
+    `num_layers` are all of the model's, or those up to and with the layer at hand where widths fall with depth.
     """
     return STD / math.sqrt(2 * num_layers)

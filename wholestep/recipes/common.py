@@ -1,0 +1,44 @@
+"""What the families' recipes share."""
+
+from __future__ import annotations
+
+from wholestep.data import Text
+from wholestep.graph.optimizer import AdamW
+from wholestep.graph.schedule import Schedule
+from wholestep.models.decoder import Decoder
+from wholestep.parallel import Mesh
+from wholestep.pipeline import Checkpointing, Evaluation, Layers, Precision, Recipe
+
+DEBUG_VOCABULARY = 2048
+
+
+def debug(model: Decoder.Config) -> Recipe:
+    """A small model, its vocabulary `DEBUG_VOCABULARY`, on text that is found anywhere: minutes on two CPU cores."""
+    return Recipe(
+        model=model,
+        optimizer=AdamW(lr=2e-3),
+        schedule=Schedule(warmup_steps=20),
+        data=Text(tokenizer_vocab_size=DEBUG_VOCABULARY),
+        precision=Precision(gather="float32"),
+        mesh=Mesh(fsdp=8),
+        layers=Layers(gathered="kept"),
+        checkpoints=Checkpointing(every=100),
+        evaluation=Evaluation(every=100, batches=16),
+        sequence_length=256,
+        batch_size=8,
+        steps=300,
+    )
+
+
+def published(model: Decoder.Config, lr: float, devices: int, sequence_length: int = 8192) -> Recipe:
+    """A published size: one row a device, layers as a loop that keeps their inputs."""
+    return Recipe(
+        model=model,
+        optimizer=AdamW(lr=lr),
+        schedule=Schedule(warmup_steps=2000),
+        mesh=Mesh(fsdp=devices),
+        layers=Layers(execution="loop", keep="recompute_all"),
+        sequence_length=sequence_length,
+        batch_size=devices,
+        steps=100_000,
+    )
