@@ -19,10 +19,7 @@ from wholestep.models.decoder import Decoder
 TOKENS = torch.randint(VOCABULARY, (2, 48), generator=torch.Generator().manual_seed(0))
 # Documents shorter than a window, and several windows long.
 POSITIONS = torch.stack(
-    [
-        torch.cat([torch.arange(length) for length in lengths])
-        for lengths in ((3, 20, 1, 24), (30, 18))
-    ]
+    [torch.cat([torch.arange(length) for length in lengths]) for lengths in ((3, 20, 1, 24), (30, 18))]
 )
 
 

@@ -55,6 +55,8 @@ def flags(*shape: int) -> Tensor:
 
 
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -1.0, inf, -inf, nan])
+# Without ties, among which PyTorch leaves the order open.
+DISTINCT = torch.randperm(20, generator=_generator).view(4, 5).float() / 4 - 2
 PROBABLE = torch.log_softmax(f32(5, 7), -1)
 LABELS = torch.tensor([3, 0, -100, 6, -100])
 IGNORED = torch.full((5,), -100)
@@ -63,7 +65,7 @@ INDICES = torch.tensor([[3, 0, 3], [1, 3, 0]])
 
 _FLOATING = ["cos", "erf", "erfinv", "exp", "expm1", "log", "log1p", "reciprocal", "rsqrt", "sigmoid", "sin", "sqrt"]
 _ANY = [*_FLOATING, "tanh", "isinf", "isnan", "logical_not"]
-_SIGNED = ["abs", "neg", "relu"]
+_SIGNED = ["abs", "neg", "relu", "sign"]
 _COMPARE = ["eq", "ge", "gt", "le", "lt", "ne"]
 _BITWISE = ["bitwise_and", "bitwise_or", "bitwise_xor"]
 _BOOLEAN = [*_COMPARE, *_BITWISE, "mul"]
@@ -272,6 +274,38 @@ SAMPLES = [
         row(aten.nll_loss_backward.default, f32(), PROBABLE[0], torch.tensor(3), None, r, -100, torch.tensor(1.0))
         for r in (0, 2)
     ),
+    # Indexing, sorting, sums so far.
+    *(row(aten.index.Tensor, f32(4, 5), places) for places in ([INDICES], [None, INDICES], [INDICES, INDICES])),
+    row(aten.index.Tensor, i64(4), [torch.tensor([-1, 0, 3])]),
+    row(aten.index.Tensor, bf16(3, 4, 2), [None, torch.tensor([1, 1, 0]), None]),
+    *(
+        row(aten.index_put.default, x, [torch.tensor([2, 0, 2])], values, True)
+        for x, values in [(f32(4, 5), f32(3, 5)), (f32(4), f32()), (i64(4, 2), i64(3, 1))]
+    ),
+    row(aten.index_put.default, f32(4, 5), [torch.tensor([2, 0])], f32(5)),
+    row(aten.index_put.default, f32(4, 5), [None, torch.tensor([2, -1])], f32(4, 2)),
+    *(row(aten.topk.default, DISTINCT, 3, *options) for options in [(), (0,), (-1, False), (1, True, True)]),
+    row(aten.topk.default, DISTINCT[0].bfloat16(), 2),
+    *(row(aten.sort.default, x, *options) for x in (DISTINCT, DISTINCT[0]) for options in [(), (0,), (-1, True)]),
+    *(
+        row(aten.sort.stable, i64(5, 9), stable=True, dim=dim, descending=descending)
+        for dim in (0, -1)
+        for descending in (False, True)
+    ),
+    *(row(aten.cumsum.default, x, dim) for x in (f32(4, 5), bf16(4, 5), i64(4, 5), flags(4, 5)) for dim in (0, -1)),
+    row(aten.cumsum.default, f32(), 0),
+    row(aten.cumsum.default, i64(3), 0, dtype=torch.bfloat16),
+    *(
+        row(aten.div.Tensor_mode, x, y, rounding_mode=mode)
+        for mode in ("floor", "trunc", None)
+        for x, y in [
+            (i64(9), torch.tensor([1, -1, 2, -2, 3, -3, 4, -4, 5])),
+            (i64(9, low=-9, high=9), torch.tensor(2)),
+            (f32(9) * 5, f32(9)),
+            (i64(9), torch.tensor(2.5)),
+        ]
+    ),
+    *(row(aten.div.Scalar_mode, i64(9, low=-9, high=9), 3, rounding_mode=mode) for mode in ("floor", "trunc")),
     # Creation.
     *(row(aten.full.default, [2, 3], value, dtype=dtype) for value, dtype in [(1.5, torch.bfloat16), (2, torch.int64)]),
     row(aten.full.default, [], True, dtype=torch.bool),

@@ -32,6 +32,7 @@ _UNARY: dict[Any, Callable[..., Any]] = {
     aten.relu.default: jax.nn.relu,
     aten.rsqrt.default: lax.rsqrt,
     aten.sigmoid.default: jax.nn.sigmoid,
+    aten.sign.default: lambda x: (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype),  # 0 of a NaN, as PyTorch's
     aten.sin.default: jnp.sin,
     aten.sqrt.default: jnp.sqrt,
     aten.tanh.default: jnp.tanh,
@@ -71,6 +72,15 @@ def add(x: jax.Array, y: jax.Array, alpha: float = 1) -> jax.Array:
 @elementwise(aten.sub.Tensor, aten.sub.Scalar)
 def sub(x: jax.Array, y: jax.Array, alpha: float = 1) -> jax.Array:
     return x - (y if alpha == 1 else y * alpha)
+
+
+@elementwise(aten.div.Tensor_mode, aten.div.Scalar_mode)
+def rounded_division(x: jax.Array, y: jax.Array, *, rounding_mode: str | None) -> jax.Array:
+    if rounding_mode is None:
+        return jnp.divide(x, y)
+    if rounding_mode == "floor":
+        return jnp.floor_divide(x, y)
+    return lax.div(x, jnp.broadcast_to(jnp.asarray(y, x.dtype), x.shape)) if x.dtype.kind == "i" else jnp.trunc(x / y)
 
 
 @elementwise(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)

@@ -35,6 +35,11 @@ def mean(
     return jnp.mean(x.astype(result_dtype(ctx)), _axes(x, dim), keepdims=keepdim)
 
 
+@lowers(aten.cumsum.default, context=True)
+def cumsum(ctx: Context, x: jax.Array, dim: int, dtype: object = None) -> jax.Array:
+    return jnp.cumsum(x.astype(result_dtype(ctx)), dim) if x.ndim else x.astype(result_dtype(ctx))
+
+
 def _extreme(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return lambda x, dim=(), keepdim=False: function(x, _axes(x, dim), keepdims=keepdim)
 
