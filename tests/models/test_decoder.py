@@ -90,8 +90,8 @@ def test_packed_row_equals_separate_documents(tie_embeddings: bool) -> None:
 
 def test_loss_by_hand() -> None:
     class Uniform(torch.nn.Module):
-        def forward(self, tokens_BL: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
-            return torch.zeros(tokens_BL.shape), torch.full(tokens_BL.shape, math.log(10))
+        def forward(self, tokens_BL: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, None]:
+            return torch.zeros(tokens_BL.shape), torch.full(tokens_BL.shape, math.log(10)), None
 
     labels = torch.tensor([[1, -100, 3], [-100, -100, 9]])
     batch = dict.fromkeys(("tokens", "labels", "positions", "segment_ids"), labels)

@@ -9,6 +9,7 @@ import click
 
 from wholestep import __version__
 from wholestep.cli.export import export
+from wholestep.cli.kernels import kernels
 from wholestep.cli.recipes import recipes
 from wholestep.cli.train import train
 from wholestep.errors import WholestepError
@@ -20,7 +21,7 @@ def wholestep() -> None:
     """Train PyTorch models on TPU with the whole training step as one XLA program."""
 
 
-for command in (train, recipes, export):
+for command in (train, recipes, kernels, export):
     wholestep.add_command(command)
 
 

@@ -4,6 +4,61 @@ Each file holds a kernel's JAX function, the operator that it is in PyTorch, and
 `--set model.layers.*.attention.inner=splash`. Importing this package makes all names known.
 """
 
-from wholestep.kernels import fused_cross_entropy, splash_attention
+from __future__ import annotations
 
-__all__ = ["fused_cross_entropy", "splash_attention"]
+from dataclasses import dataclass
+
+from wholestep.config.node import Node
+from wholestep.kernels.fused_cross_entropy import FusedCrossEntropy
+from wholestep.kernels.route_score import FusedRouteScore
+from wholestep.kernels.splash_attention import SplashAttention
+from wholestep.models.layers.attention import DotProductAttention
+from wholestep.models.layers.head import WholeLogits
+from wholestep.models.layers.mixture import WeightedSum
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A row of the table.
+
+    Attributes:
+        node: what turns it on.
+        replaces: the plain path that it is compared with.
+        path: where in a recipe.
+        summary: one line.
+    """
+
+    node: type[Node]
+    replaces: type[Node]
+    path: str
+    summary: str
+
+    @property
+    def name(self) -> str:
+        """How `--set` calls it."""
+        assert self.node.node_name is not None, f"{self.node} has no name"
+        return self.node.node_name
+
+
+KERNELS = (
+    Kernel(
+        SplashAttention.Config,
+        DotProductAttention.Config,
+        "model.layers.*.attention.inner",
+        "attention by blocks: no scores in memory, blocks that no query sees skipped",
+    ),
+    Kernel(
+        FusedCrossEntropy.Config,
+        WholeLogits.Config,
+        "model.lm_head.inner",
+        "output head and cross entropy by tiles of the vocabulary: no logits in memory",
+    ),
+    Kernel(
+        FusedRouteScore.Config,
+        WeightedSum.Config,
+        "model.layers.*.feed_forward.route_score",
+        "weighted sum of experts' outputs: no fp32 copy of them for the gradient",
+    ),
+)
+
+__all__ = ["KERNELS", "Kernel"]

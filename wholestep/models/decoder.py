@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from wholestep.config.node import Node
@@ -16,6 +17,7 @@ from wholestep.models.layers.attention import Attention
 from wholestep.models.layers.feed_forward import FeedForward
 from wholestep.models.layers.head import Head
 from wholestep.models.layers.initialization import STD
+from wholestep.models.layers.mixture import MixtureOfExperts
 from wholestep.models.layers.norm import RMSNorm
 from wholestep.models.layers.rotary import RotaryEmbedding
 
@@ -23,7 +25,9 @@ from wholestep.models.layers.rotary import RotaryEmbedding
 class DecoderLayer(nn.Module):
     """Attention, then feed-forward, each on a normalized copy of the residual stream; x_BLD -> x_BLD.
 
-    With `post_attention_norm` and `post_feed_forward_norm`, what each adds to the stream is normalized too.
+    `balance_B`, fp32, passes by: the sum of what the mixtures of experts of earlier layers want minimized comes out
+    with this layer's added; None where no layer wants anything. With `post_attention_norm` and
+    `post_feed_forward_norm`, what each adds to the stream is normalized too.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -32,7 +36,7 @@ class DecoderLayer(nn.Module):
         attention: Attention.Config
         post_attention_norm: RMSNorm.Config | None = None
         feed_forward_norm: RMSNorm.Config
-        feed_forward: FeedForward.Config
+        feed_forward: FeedForward.Config | MixtureOfExperts.Config
         post_feed_forward_norm: RMSNorm.Config | None = None
 
         def build(self, *, dim: int, num_layers: int) -> DecoderLayer:
@@ -61,15 +65,20 @@ class DecoderLayer(nn.Module):
         for part in self.children():
             part.init_weights()
 
-    def forward(self, x_BLD: Tensor, cos_BLP: Tensor, sin_BLP: Tensor, segment_ids_BL: Tensor) -> Tensor:
+    def forward(
+        self, x_BLD: Tensor, balance_B: Tensor | None, cos_BLP: Tensor, sin_BLP: Tensor, segment_ids_BL: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
         added_BLD = self.attention(self.attention_norm(x_BLD), cos_BLP, sin_BLP, segment_ids_BL)
         if self.post_attention_norm is not None:
             added_BLD = self.post_attention_norm(added_BLD)
         x_BLD = x_BLD + added_BLD
         added_BLD = self.feed_forward(self.feed_forward_norm(x_BLD))
+        if isinstance(self.feed_forward, MixtureOfExperts):
+            added_BLD, own_B = added_BLD
+            balance_B = balance_B if own_B is None else balance_B + own_B
         if self.post_feed_forward_norm is not None:
             added_BLD = self.post_feed_forward_norm(added_BLD)
-        return x_BLD + added_BLD
+        return x_BLD + added_BLD, balance_B
 
 
 def _optional(norm: RMSNorm.Config | None, dim: int) -> RMSNorm | None:
@@ -79,10 +88,12 @@ def _optional(norm: RMSNorm.Config | None, dim: int) -> RMSNorm | None:
 class Decoder(nn.Module):
     """tokens_BL, positions_BL, segment_ids_BL (integers) -> logits_BLV in the weights' dtype.
 
-    With labels_BL (integers) instead (label_logits_BL, log_z_BL), fp32: what the cross entropy takes of the logits
-    (`wholestep.models.layers.head.LabelLogits`). Positions restart at 0 with each document packed in a row; segment
-    ids number the documents, 0 being padding. With `tie_embeddings`, `lm_head.weight` is the parameter
-    `embed_tokens.weight` itself.
+    With labels_BL (integers) instead (label_logits_BL, log_z_BL, balance_B), fp32: what the cross entropy takes of the
+    logits (`wholestep.models.layers.head.LabelLogits`), and the sum of the terms that mixtures of experts want
+    minimized for each row, None where they want nothing.
+
+    Positions restart at 0 with each document packed in a row; segment ids number the documents, 0 being padding. With
+    `tie_embeddings`, `lm_head.weight` is the parameter `embed_tokens.weight` itself.
     """
 
     @dataclass(frozen=True, kw_only=True)
@@ -149,6 +160,8 @@ class Decoder(nn.Module):
             layer.build(dim=config.dim, num_layers=number if config.residual_init == "by_depth" else len(config.layers))
             for number, layer in enumerate(config.layers, start=1)
         )
+        mixtures = (layer.feed_forward for layer in config.layers)
+        self.balanced = any(isinstance(m, MixtureOfExperts.Config) and m.balance == "loss" for m in mixtures)
         self.rotary = config.rotary.build(head_dim=config.head_dim())
         self.norm = config.norm.build(dim=config.dim)
         self.lm_head = config.lm_head.build(dim=config.dim, vocab_size=config.vocab_size)
@@ -169,11 +182,13 @@ class Decoder(nn.Module):
 
     def forward(
         self, tokens_BL: Tensor, positions_BL: Tensor, segment_ids_BL: Tensor, labels_BL: Tensor | None = None
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    ) -> Tensor | tuple[Tensor, Tensor, Tensor | None]:
         x_BLD = self.embed_tokens(tokens_BL)
         if self.embedding_norm is not None:
             x_BLD = self.embedding_norm(x_BLD)
         cos_BLP, sin_BLP = self.rotary(positions_BL)
+        balance_B = x_BLD.new_zeros(x_BLD.shape[0], dtype=torch.float32) if self.training and self.balanced else None
         for layer in self.layers:
-            x_BLD = layer(x_BLD, cos_BLP, sin_BLP, segment_ids_BL)
-        return self.lm_head(self.norm(x_BLD), labels_BL)
+            x_BLD, balance_B = layer(x_BLD, balance_B, cos_BLP, sin_BLP, segment_ids_BL)
+        x_BLD = self.norm(x_BLD)
+        return self.lm_head(x_BLD) if labels_BL is None else (*self.lm_head(x_BLD, labels_BL), balance_B)

@@ -23,12 +23,14 @@ class NextToken(Node):
 
     The batch holds `tokens`, `labels`, `positions` and `segment_ids`, each int64 [B, L]. `labels` are already
     shifted: labels[b, i] is the token that should follow tokens[b, i], or -100 where none is asked for. The module is
-    called with `(tokens, positions, segment_ids, labels)` and returns the labels' logits and the logarithms of the
-    softmax's denominators, as `wholestep.models.decoder.Decoder` does.
+    called with `(tokens, positions, segment_ids, labels)` and returns what `wholestep.models.decoder.Decoder` does. Its
+    balance of each row, if there is one, is added for each label of the row that counts.
+
+    Where anything is added to it, the cross entropy alone is the metric `cross_entropy`.
 
     Attributes:
-        z_loss: this times the square of that logarithm is added for each label that counts, which keeps logits from
-            drifting (Chowdhery et al. 2022, PaLM, section 5). The metric `cross_entropy` is the loss without it.
+        z_loss: this times the square of the logarithm of the softmax's denominator is added for each label that
+            counts, which keeps logits from drifting (Chowdhery et al. 2022, PaLM, section 5).
     """
 
     z_loss: float = 0.0
@@ -41,11 +43,12 @@ def next_token(
     module: nn.Module, batch: Mapping[str, Tensor], *, z_loss: float = 0.0
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     labels_BL = batch["labels"]
-    label_logits_BL, log_z_BL = module(batch["tokens"], batch["positions"], batch["segment_ids"], labels_BL)
+    label_logits_BL, log_z_BL, balance_B = module(batch["tokens"], batch["positions"], batch["segment_ids"], labels_BL)
     counted_BL = labels_BL != IGNORED_LABEL
-    cross_entropy = torch.where(counted_BL, log_z_BL - label_logits_BL, 0.0).sum()
-    weight = counted_BL.sum(dtype=torch.float32)
-    if not z_loss:
-        return cross_entropy, weight, {}
-    z_term = z_loss * torch.where(counted_BL, log_z_BL.square(), 0.0).sum()
-    return cross_entropy + z_term, weight, {"cross_entropy": cross_entropy}
+    loss = cross_entropy = torch.where(counted_BL, log_z_BL - label_logits_BL, 0.0).sum()
+    if z_loss:
+        loss = loss + z_loss * torch.where(counted_BL, log_z_BL.square(), 0.0).sum()
+    if balance_B is not None:
+        loss = loss + (balance_B * counted_BL.sum(1)).sum()
+    metrics = {} if loss is cross_entropy else {"cross_entropy": cross_entropy}
+    return loss, counted_BL.sum(dtype=torch.float32), metrics

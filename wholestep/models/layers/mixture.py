@@ -100,8 +100,11 @@ class Router(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """x_BLD -> out_BLD in x's dtype. Weights of all experts lie one under the other, so that any number of devices
-    shares them: `gate_proj` and `up_proj` are [E * F, D], `down_proj` is [E * D, F].
+    """x_BLD -> out_BLD in x's dtype; and balance_B, fp32, the term of each row that is to be minimized as well: None
+    where there is none, and in evaluation.
+
+    Weights of all experts lie one under the other, so that any number of devices shares them: `gate_proj` and `up_proj`
+    are [E * F, D], `down_proj` is [E * D, F].
 
     Buffers: `tokens_per_expert`, int64 [E], says how many choices each expert had in the last training step, over all
     devices and microbatches; `counted` is that of the step that is going on.
@@ -116,12 +119,11 @@ class MixtureOfExperts(nn.Module):
         num_experts: how many there are.
         num_chosen: how many a token goes to.
         normalize_scores: whether a token's scores add up to 1.
-        balance: how experts are kept from being overloaded. `loss` adds a term to what is minimized, for each row
-            `E * sum over experts of (choices a token, times mean probability)`, which is C where all are equal
-            (Fedus et al. 2021, section 2.2), times `balance_rate`, weighted as all tokens of the row. It counts in the
-            gradients, not in the loss that is reported. `bias` adds, after every step, `balance_rate` times the sign
-            of what an expert's load was short of the mean to what its choice is biased by (Wang et al. 2024,
-            arXiv:2408.15664).
+        balance: how experts are kept from being overloaded. `loss` has a term to minimize, for each row
+            `balance_rate * E * sum over experts of (choices a token, times mean probability)`, whose sum is C where all
+            are equal (Fedus et al. 2021, section 2.2; a row at a time, so that it does not depend on which rows a
+            device has). `bias` adds, after every step, `balance_rate` times the sign of what an expert's load was short
+            of the mean to what its choice is biased by (Wang et al. 2024, arXiv:2408.15664).
         balance_rate: of either.
         inner: the experts' matrix products.
         route_score: the sum over a token's experts.
@@ -172,7 +174,7 @@ class MixtureOfExperts(nn.Module):
         for buffer in self.buffers(recurse=False):
             nn.init.zeros_(buffer)
 
-    def forward(self, x_BLD: Tensor) -> Tensor:
+    def forward(self, x_BLD: Tensor) -> tuple[Tensor, Tensor | None]:
         config, (B, L, D) = self.config, x_BLD.shape
         x_TD = x_BLD.flatten(0, 1)
         probabilities_TE, choices_TC, scores_TC = self.router(x_TD, self.bias if config.balance == "bias" else None)
@@ -183,11 +185,11 @@ class MixtureOfExperts(nn.Module):
                 self.counted += group_sizes_E
             order_R = choices_TC.flatten().argsort(stable=True)
             place_R = order_R.argsort()
+        balance_B = None
         if self.training and config.balance == "loss":
             mean_choices_BE = chosen_BLE.float().mean(1)
             mean_probability_BE = probabilities_TE.view(B, L, -1).mean(1)
-            unevenness = config.num_experts * (mean_choices_BE * mean_probability_BE).sum()
-            scores_TC = _AlsoMinimize.apply(scores_TC, config.balance_rate * L * unevenness)
+            balance_B = config.balance_rate * config.num_experts * (mean_choices_BE * mean_probability_BE).sum(-1)
         rows_RD = _SendRows.apply(x_TD, order_R, place_R)
         gate_EFD, up_EFD, down_EDF = (
             weight.view(config.num_experts, -1, weight.shape[1])
@@ -195,7 +197,7 @@ class MixtureOfExperts(nn.Module):
         )
         rows_RD = self.inner(rows_RD, group_sizes_E, gate_EFD, up_EFD, down_EDF)
         rows_TCD = _ReturnRows.apply(rows_RD, order_R, place_R).view(B * L, config.num_chosen, D)
-        return self.route_score(rows_TCD, scores_TC).view(B, L, D)
+        return self.route_score(rows_TCD, scores_TC).view(B, L, D), balance_B
 
     def after_step(self, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The new values of buffers once a training step has counted all its tokens (`capture_train_step` calls it).
@@ -241,17 +243,3 @@ class _ReturnRows(torch.autograd.Function):
     def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:
         (order_R,) = ctx.saved_tensors
         return grad_RD[order_R], None, None
-
-
-class _AlsoMinimize(torch.autograd.Function):
-    """`x` itself; whatever is minimized, `extra` is added to it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, extra: Tensor) -> Tensor:
-        ctx.save_for_backward(extra)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        (extra,) = ctx.saved_tensors
-        return grad, torch.ones_like(extra)
