@@ -13,19 +13,22 @@ from jax.experimental import pallas as pl
 
 
 class GroupVisits(NamedTuple):
-    """Visits of tiles of rows, in the order of rows; all int32. Equal tiles follow one another, equal experts too.
+    """Visits of tiles of rows, in the order of rows: int32 arrays [V]. Visits of one tile follow one another, and so do
+    those of one expert.
 
     Attributes:
-        expert_V: the expert whose rows are visited.
-        tile_V: the tile that they lie in.
-        start_V: the first of them, counted from the tile's first row.
-        end_V: the row after the last, counted so too. A visit of no rows has 0 and 0.
+        expert: the expert whose rows are visited.
+        tile: the tile that they lie in.
+        read: the same, but the last tile of an expert's rows where `tile` is past it: what comes later need not be read.
+        start: the first of them, counted from the tile's first row.
+        end: the row after the last, counted so too. A visit of no rows has 0 and 0.
     """
 
-    expert_V: jax.Array
-    tile_V: jax.Array
-    start_V: jax.Array
-    end_V: jax.Array
+    expert: jax.Array
+    tile: jax.Array
+    read: jax.Array
+    start: jax.Array
+    end: jax.Array
 
 
 def group_visits(group_sizes_E: jax.Array, rows: int, tile: int, *, every: Literal["tile", "expert"]) -> GroupVisits:
@@ -44,6 +47,7 @@ def group_visits(group_sizes_E: jax.Array, rows: int, tile: int, *, every: Liter
     """
     tiles, experts = pl.cdiv(rows, tile), group_sizes_E.shape[0]
     end_G = jnp.minimum(jnp.cumsum(group_sizes_E.astype(jnp.int32)), rows)
+    last_read = jnp.maximum(end_G[-1] - 1, 0) // tile
     if every == "tile":  # the rows past the experts' make a group of their own
         end_G = jnp.append(end_G, jnp.int32(rows))
     start_G = jnp.concatenate([jnp.zeros(1, jnp.int32), end_G[:-1]])
@@ -60,8 +64,9 @@ def group_visits(group_sizes_E: jax.Array, rows: int, tile: int, *, every: Liter
     end_V = jnp.minimum(end_G[group_V] - tile_V * tile, tile)
     filled_V = needed_V & (group_V < experts) & (start_V < end_V)
     return GroupVisits(
-        expert_V=jnp.minimum(group_V, experts - 1),
-        tile_V=tile_V,
-        start_V=jnp.where(filled_V, start_V, 0),
-        end_V=jnp.where(filled_V, end_V, 0),
+        expert=jnp.minimum(group_V, experts - 1),
+        tile=tile_V,
+        read=jnp.minimum(tile_V, last_read),
+        start=jnp.where(filled_V, start_V, 0),
+        end=jnp.where(filled_V, end_V, 0),
     )

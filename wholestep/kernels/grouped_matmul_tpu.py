@@ -19,7 +19,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from wholestep.kernels.group_visits import group_visits
-from wholestep.kernels.grouped_matmul_tiles import Tiling, row_tiles, vmem_bytes, weight_tiles
+from wholestep.kernels.grouped_matmul_tiles import VMEM_BYTES, Tiling, row_tiles, weight_tiles
+from wholestep.kernels.ragged_dot import matmul_precision
 
 # A tile of rows is multiplied in blocks, of which those without a row of the expert are skipped: a tile can be as large
 # as transfers like it, and what an expert's boundaries waste is a part of a block. By the compiler's schedules for v6e
@@ -28,6 +29,9 @@ _ROW_BLOCK = 128
 _ROW_BLOCK_TRANSPOSED = 256
 
 _Arrays = tuple[jax.Array, ...]
+_Ref = jax.Array  # is indexed as an array is
+_Refs = tuple[_Ref, ...]
+_Pairs = tuple[tuple[tuple[int, int], ...], ...]  # for each output, which of lhs and of rhs are multiplied for it
 
 
 def grouped_matmul(
@@ -122,31 +126,27 @@ def grouped_matmul_weight_gradient(
     shape = jax.ShapeDtypeStruct((num_experts, K, N), lhs_RK.dtype)
     if R == 0:
         return tuple(jnp.zeros_like(shape) for _ in grads)
-    vmem, itemsize = vmem_bytes(), lhs_RK.dtype.itemsize
-    tiling = tiling or weight_tiles(R, K, N, num_experts, grads=len(grads), itemsize=itemsize, vmem=vmem)
+    itemsize = lhs_RK.dtype.itemsize
+    tiling = tiling or weight_tiles(R, K, N, num_experts, grads=len(grads), itemsize=itemsize)
     tile_r, tile_k, tile_n = map(min, tiling, (_packed(R), K, N))
     visits = group_visits(group_sizes_E, R, tile_r, every="expert")
 
-    def weight_block(k, n, visit, expert_V, tile_V, start_V, end_V):
-        return expert_V[visit], k, n
-
-    weight_spec = pl.BlockSpec((None, tile_k, tile_n), weight_block)
-    grad_spec = pl.BlockSpec((tile_r, tile_n), lambda k, n, visit, expert_V, tile_V, *_: (tile_V[visit], n))
+    # Blocks of the grid's (k, n, visit).
+    lhs_spec = pl.BlockSpec((tile_r, tile_k), lambda k, n, visit, expert, tile, read, *_: (read[visit], k))
+    grad_spec = pl.BlockSpec((tile_r, tile_n), lambda k, n, visit, expert, tile, read, *_: (read[visit], n))
+    out_spec = pl.BlockSpec((None, tile_k, tile_n), lambda k, n, visit, expert, *_: (expert[visit], k, n))
     (result,) = pl.pallas_call(
         _weight_gradient_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(visits),
-            grid=(pl.cdiv(K, tile_k), pl.cdiv(N, tile_n), visits.tile_V.shape[0]),
-            in_specs=[
-                pl.BlockSpec((tile_r, tile_k), lambda k, n, visit, expert_V, tile_V, *_: (tile_V[visit], k)),
-                (grad_spec,) * len(grads),
-            ],
-            out_specs=[(weight_spec,) * len(grads)],
+            grid=(pl.cdiv(K, tile_k), pl.cdiv(N, tile_n), visits.tile.shape[0]),
+            in_specs=[lhs_spec, (grad_spec,) * len(grads)],
+            out_specs=[(out_spec,) * len(grads)],
             scratch_shapes=[(pltpu.VMEM((tile_k, tile_n), jnp.float32),) * len(grads)],
         ),
         out_shape=[(shape,) * len(grads)],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=vmem
+            dimension_semantics=("parallel", "parallel", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
         ),
         cost_estimate=pl.CostEstimate(
             flops=2 * R * K * N * len(grads),
@@ -163,7 +163,7 @@ def _multiply_rows(
     lhs: _Arrays,
     rhs: _Arrays,
     group_sizes_E: jax.Array,
-    outputs: tuple[tuple[tuple[int, int], ...], ...],
+    outputs: _Pairs,
     transpose_rhs: bool,
     tiling: Tiling | None,
     interpret: bool,
@@ -181,39 +181,44 @@ def _multiply_rows(
     shape = jax.ShapeDtypeStruct((R, W), dtype)
     if R == 0:
         return tuple(jnp.zeros_like(shape) for _ in outputs)
-    vmem, counts = vmem_bytes(), {"lhs": len(lhs), "rhs": len(rhs), "outputs": len(outputs)}
-    tiling = tiling or row_tiles(R, C, W, **counts, itemsize=dtype.itemsize, vmem=vmem)
+    counts = {"lhs": len(lhs), "rhs": len(rhs), "outputs": len(outputs)}
+    tiling = tiling or row_tiles(R, C, W, **counts, itemsize=dtype.itemsize)
     tile_r, tile_c, tile_w = map(min, tiling, (_packed(R), C, W))
     steps = pl.cdiv(C, tile_c)
     visits = group_visits(group_sizes_E, R, tile_r, every="tile")
 
-    def contracted(visit, step, end_V):
-        # A visit of no rows stays at the block that is there already, so that nothing is read for it.
-        return jnp.where(end_V[visit] > 0, step, steps - 1)
+    def part(visit: jax.Array, step: jax.Array, end: _Ref) -> jax.Array:
+        """Of the contraction. A visit of no rows stays at the one that is there already, so that none is read."""
+        return jnp.where(end[visit] > 0, step, steps - 1)
 
-    def lhs_block(w, visit, step, expert_V, tile_V, start_V, end_V):
-        return tile_V[visit], contracted(visit, step, end_V)
-
-    def rhs_block(w, visit, step, expert_V, tile_V, start_V, end_V):
-        c = contracted(visit, step, end_V)
-        return (expert_V[visit], w, c) if transpose_rhs else (expert_V[visit], c, w)
-
-    lhs_spec = pl.BlockSpec((tile_r, tile_c), lhs_block)
-    rhs_spec = pl.BlockSpec((None, tile_w, tile_c) if transpose_rhs else (None, tile_c, tile_w), rhs_block)
-    out_spec = pl.BlockSpec((tile_r, tile_w), lambda w, visit, step, expert_V, tile_V, *_: (tile_V[visit], w))
+    # Blocks of the grid's (w, visit, step).
+    lhs_spec = pl.BlockSpec(
+        (tile_r, tile_c), lambda w, visit, step, expert, tile, read, start, end: (read[visit], part(visit, step, end))
+    )
+    if transpose_rhs:
+        rhs_spec = pl.BlockSpec(
+            (None, tile_w, tile_c),
+            lambda w, visit, step, expert, tile, read, start, end: (expert[visit], w, part(visit, step, end)),
+        )
+    else:
+        rhs_spec = pl.BlockSpec(
+            (None, tile_c, tile_w),
+            lambda w, visit, step, expert, tile, read, start, end: (expert[visit], part(visit, step, end), w),
+        )
+    out_spec = pl.BlockSpec((tile_r, tile_w), lambda w, visit, step, expert, tile, *_: (tile[visit], w))
     sums = (pltpu.VMEM((tile_r, tile_w), jnp.float32),) * len(outputs) if steps > 1 else ()
     (result,) = pl.pallas_call(
         partial(_row_kernel, outputs=outputs, transpose_rhs=transpose_rhs, contraction=C),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=len(visits),
-            grid=(pl.cdiv(W, tile_w), visits.tile_V.shape[0], steps),
+            grid=(pl.cdiv(W, tile_w), visits.tile.shape[0], steps),
             in_specs=[(lhs_spec,) * len(lhs), (rhs_spec,) * len(rhs)],
             out_specs=[(out_spec,) * len(outputs)],
             scratch_shapes=[sums],
         ),
         out_shape=[(shape,) * len(outputs)],
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=vmem
+            dimension_semantics=("parallel", "arbitrary", "arbitrary"), vmem_limit_bytes=VMEM_BYTES
         ),
         cost_estimate=pl.CostEstimate(
             flops=2 * R * C * W * len(rhs),
@@ -227,7 +232,19 @@ def _multiply_rows(
 
 
 def _row_kernel(
-    expert_V, tile_V, start_V, end_V, lhs, rhs, outs, sums, *, outputs, transpose_rhs: bool, contraction: int
+    expert_V: _Ref,
+    tile_V: _Ref,
+    read_V: _Ref,
+    start_V: _Ref,
+    end_V: _Ref,
+    lhs: _Refs,
+    rhs: _Refs,
+    outs: _Refs,
+    sums: _Refs,
+    *,
+    outputs: _Pairs,
+    transpose_rhs: bool,
+    contraction: int,
 ) -> None:
     """One visit and one part of the contraction. `sums` hold float32 sums of the parts, where there are several."""
     visit, step = pl.program_id(1), pl.program_id(2)
@@ -243,7 +260,7 @@ def _row_kernel(
         for out in outs:
             out[...] = jnp.zeros_like(out)
 
-    def inside(x, dim):
+    def inside(x: jax.Array, dim: int) -> jax.Array:
         # The last block of an uneven contraction reaches past the arrays, where anything may lie.
         if contraction % tile_c == 0:
             return x
@@ -263,7 +280,7 @@ def _row_kernel(
                 sums[position][rows, :] = total
 
             @pl.when(step == steps - 1)
-            def _(out=out, total=total) -> None:
+            def _(out: _Ref = out, total: jax.Array = total) -> None:
                 row = first + lax.broadcasted_iota(jnp.int32, total.shape, 0)
                 # Selected rather than multiplied: what other rows hold may be NaN.
                 mine = (row >= start) & (row < end)
@@ -272,12 +289,22 @@ def _row_kernel(
     lax.fori_loop(start // block, pl.cdiv(end, block), multiply, None)
 
 
-def _weight_gradient_kernel(expert_V, tile_V, start_V, end_V, lhs, grads, outs, sums) -> None:
+def _weight_gradient_kernel(
+    expert_V: _Ref,
+    tile_V: _Ref,
+    read_V: _Ref,
+    start_V: _Ref,
+    end_V: _Ref,
+    lhs: _Ref,
+    grads: _Refs,
+    outs: _Refs,
+    sums: _Refs,
+) -> None:
     """One visit: its rows' part of a block of the expert's gradient."""
     visit = pl.program_id(2)
     start, end = start_V[visit], end_V[visit]
 
-    def mine(x):
+    def mine(x: jax.Array) -> jax.Array:
         row = lax.broadcasted_iota(jnp.int32, x.shape, 0)
         return jnp.where((row >= start) & (row < end), x, 0)
 
@@ -300,19 +327,18 @@ def _weight_gradient_kernel(expert_V, tile_V, start_V, end_V, lhs, grads, outs, 
             out[...] = total[...].astype(out.dtype)
 
 
-def _is_first(index_V, visit):
-    """Whether a visit is the first, or the last, of those in a row that have its index."""
+def _is_first(index_V: _Ref, visit: jax.Array) -> jax.Array:
+    """Whether a visit is the first of those in a row that have its index."""
     return (visit == 0) | (index_V[visit] != index_V[jnp.maximum(visit - 1, 0)])
 
 
-def _is_last(index_V, visit):
-    last = pl.num_programs(2) - 1
+def _is_last(index_V: _Ref, visit: jax.Array) -> jax.Array:
+    last = index_V.shape[0] - 1
     return (visit == last) | (index_V[visit] != index_V[jnp.minimum(visit + 1, last)])
 
 
-def _dot(x, y, dims):
-    # As exact as float32 is: by default the matrix unit would round it to bfloat16 first.
-    precision = lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
+def _dot(x: jax.Array, y: jax.Array, dims: tuple[tuple[int], tuple[int]]) -> jax.Array:
+    precision = matmul_precision(x.dtype)
     return lax.dot_general(x, y, (dims, ((), ())), precision=precision, preferred_element_type=jnp.float32)
 
 
