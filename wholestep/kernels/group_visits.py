@@ -19,7 +19,7 @@ class GroupVisits(NamedTuple):
     Attributes:
         expert: the expert whose rows are visited.
         tile: the tile that they lie in.
-        read: the same, but the last tile of an expert's rows where `tile` is past it: what comes later need not be read.
+        read: the same, but no tile past the experts' rows: those are not worth reading.
         start: the first of them, counted from the tile's first row.
         end: the row after the last, counted so too. A visit of no rows has 0 and 0.
     """

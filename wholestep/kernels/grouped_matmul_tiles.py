@@ -76,9 +76,9 @@ def _parts(width: int) -> list[int]:
 def _best(tilings: Iterable[Tiling], taken: Callable[..., int], read: Callable[..., int]) -> Tiling:
     """The first of those that read least, of `tilings` that fit."""
     fitting = [
-        (r, *widths)
-        for r, *widths in tilings
-        if taken(r, *(_round_up(width, _LANES) for width in widths)) + _SPILLED_BYTES <= VMEM_BYTES
+        (r, x, y)
+        for r, x, y in tilings
+        if taken(r, _round_up(x, _LANES), _round_up(y, _LANES)) + _SPILLED_BYTES <= VMEM_BYTES
     ]
     return min(fitting, key=lambda tiling: read(*tiling))
 

@@ -11,6 +11,7 @@ there C is the width that is contracted and W that of the output.
 from __future__ import annotations
 
 from functools import partial
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ _ROW_BLOCK = 128
 _ROW_BLOCK_TRANSPOSED = 256
 
 _Arrays = tuple[jax.Array, ...]
-_Ref = jax.Array  # is indexed as an array is
+_Ref: TypeAlias = jax.Array  # is indexed as an array is
 _Refs = tuple[_Ref, ...]
 _Pairs = tuple[tuple[tuple[int, int], ...], ...]  # for each output, which of lhs and of rhs are multiplied for it
 
