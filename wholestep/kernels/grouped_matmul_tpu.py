@@ -52,7 +52,7 @@ def grouped_matmul(
         group_sizes_E: int32, how many rows each expert has. Rows past their sum belong to no expert.
         transpose_rhs: contract the last dim of `rhs`. The weights are read as they lie, without a transposed copy.
         interpret: run on any platform, slowly.
-        tiling: rows, K and N of a tile; by default chosen for the shapes and the chip.
+        tiling: rows (a multiple of 16), K and N (each of 128) of a tile; by default chosen for the shapes.
 
     Returns:
         out_RN for each of `rhs`, in lhs's dtype, summed in float32; zero in rows of no expert.
@@ -80,7 +80,7 @@ def grouped_matmul_input_gradient(
         rhs: arrays [E, K, N] of that dtype.
         group_sizes_E: int32, how many rows each expert has.
         interpret: run on any platform, slowly.
-        tiling: rows, K and N of a tile; by default chosen for the shapes and the chip.
+        tiling: rows (a multiple of 16), K and N (each of 128) of a tile; by default chosen for the shapes.
 
     Returns:
         dlhs_RK in grads' dtype, both products summed in float32; zero in rows of no expert.
@@ -112,7 +112,7 @@ def grouped_matmul_weight_gradient(
         group_sizes_E: int32, how many rows each expert has. What is in rows past their sum, even NaN, does not count.
         num_experts: E.
         interpret: run on any platform, slowly.
-        tiling: rows, K and N of a tile; by default chosen for the shapes and the chip.
+        tiling: rows (a multiple of 16), K and N (each of 128) of a tile; by default chosen for the shapes.
 
     Returns:
         dW_EKN for each of `grads`, in lhs's dtype, summed in float32; zero for an expert without rows.

@@ -85,7 +85,8 @@ def matmul_precision(dtype: jnp.dtype) -> lax.Precision:
 
 
 def _multiply_rows(pairs: tuple[_Arrays, ...], group_sizes_E: jax.Array, transpose_rhs: bool) -> jax.Array:
-    # The TPU compiler has an instruction for this. A CPU multiplies every row with every expert.
+    # The TPU compiler has a kernel of its own for this, which works as much as the rows need. On a CPU it is the dense
+    # product of every row with every expert, and each expert has a copy of the rows: for small models only.
     numbers = lax.RaggedDotDimensionNumbers(
         dot_dimension_numbers=(((1,), (2 if transpose_rhs else 1,)), ((), ())),
         lhs_ragged_dimensions=[0],
