@@ -209,12 +209,9 @@ def test_chosen_tiles_fit_fast_memory(K: int, N: int, itemsize: int) -> None:
 # Qwen3-30B-A3B: 8 of 128 experts for each of 8192 tokens.
 R, K, N, E = 8192 * 8, 2048, 768, 128
 LAYER = {
-    "forward": lambda lhs, down, pair, grads, sizes: kernels.grouped_matmul(lhs, pair, sizes),
-    "input gradient": lambda lhs, down, pair, grads, sizes: kernels.grouped_matmul_input_gradient(grads, pair, sizes),
-    "weight gradient": lambda lhs, down, pair, grads, sizes: kernels.grouped_matmul_weight_gradient(
-        lhs, grads, sizes, E
-    ),
-    "down projection": lambda lhs, down, pair, grads, sizes: kernels.grouped_matmul(grads[0], (down,), sizes),
+    "forward": lambda lhs, pair, grads, sizes: kernels.grouped_matmul(lhs, pair, sizes),
+    "input gradient": lambda lhs, pair, grads, sizes: kernels.grouped_matmul_input_gradient(grads, pair, sizes),
+    "weight gradient": lambda lhs, pair, grads, sizes: kernels.grouped_matmul_weight_gradient(lhs, grads, sizes, E),
 }
 
 
@@ -227,7 +224,7 @@ def compiled_layer(topology: str, devices: int, layer: Callable) -> jax.stages.C
 
     pair, grads, sizes = (array(E, K, N),) * 2, (array(R, N),) * 2, array(E, dtype=jnp.int32)
     mapped = jax.shard_map(layer, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
-    return compile_for_tpu(jax.jit(mapped).lower(array(R, K), array(E, N, K), pair, grads, sizes))
+    return compile_for_tpu(jax.jit(mapped).lower(array(R, K), pair, grads, sizes))
 
 
 @pytest.mark.parametrize("which", LAYER)
@@ -238,7 +235,7 @@ def test_a_real_layer_compiles_for_a_tpu_with_nothing_in_between(topology: str, 
 
 
 def test_the_plain_weight_gradient_does_not_multiply_rows_with_other_experts() -> None:
-    def gradient(lhs: jax.Array, down: jax.Array, pair: object, grads: tuple[jax.Array, ...], sizes: jax.Array):
+    def gradient(lhs: jax.Array, pair: object, grads: tuple[jax.Array, ...], sizes: jax.Array):
         return plain.grouped_matmul_weight_gradient(lhs, grads, sizes, E)
 
     compiled = compiled_layer("v6e:2x2", 4, gradient)
