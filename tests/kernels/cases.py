@@ -82,10 +82,24 @@ def route_score(draw: st.DrawFn) -> Call:
     return Call({}, {}, {"rows": rows, "scores": scores})
 
 
+@st.composite
+def experts(draw: st.DrawFn) -> Call:
+    """Experts with no rows among them, and shapes that tiles do not divide."""
+    sizes = draw(st.lists(st.integers(0, 20), min_size=1, max_size=5).filter(any))
+    D, F = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    shapes = {"gate": (F, D), "up": (F, D), "down": (D, F)}
+    weights = {name: torch.randn(len(sizes), *shape, generator=generator) for name, shape in shapes.items()}
+    rows = torch.randn(sum(sizes), D, generator=generator)
+    return Call({}, {}, {"rows": rows, "group_sizes": torch.tensor(sizes), **weights})
+
+
 CALLS: dict[str, Callable[[], st.SearchStrategy[Call]]] = {
     "splash": attention,
     "fused": label_logits,
     "route_score": route_score,
+    "grouped_matmul": experts,
+    "ragged_dot": experts,
 }
 
 

@@ -50,7 +50,7 @@ class Case:
             return random.normal(size=shape).astype(jnp.dtype(dtype))
 
         self.sizes, self.dtype, self.shape, self.owned = sizes, dtype, (R, K, N), owned
-        self.lhs_RK, self.rhs = array(R, K), tuple(array(len(sizes), K, N) for _ in range(pair))
+        self.lhs_RK, self.rhs = array(R, K), tuple(array(len(sizes), N, K) for _ in range(pair))
         self.grads = tuple(array(R, N) for _ in range(pair))
         for rows in (self.lhs_RK, *self.grads):
             rows[owned:] = np.nan
@@ -70,9 +70,9 @@ class Case:
         outs, dlhs, dweights = [np.zeros((R, N)) for _ in rhs], np.zeros((R, K)), [np.zeros(w.shape) for w in rhs]
         for expert, rows in enumerate(self.experts()):
             for i, (weight, grad) in enumerate(zip(rhs64, grads64, strict=True)):
-                outs[i][rows] = lhs64[rows] @ weight[expert]
-                dlhs[rows] += grad[rows] @ weight[expert].T
-                dweights[i][expert] = lhs64[rows].T @ grad[rows]
+                outs[i][rows] = lhs64[rows] @ weight[expert].T
+                dlhs[rows] += grad[rows] @ weight[expert]
+                dweights[i][expert] = grad[rows].T @ lhs64[rows]
 
         self.compare(jitted(functions.grouped_matmul, **options)(lhs_RK, rhs, sizes_E), outs)
         self.compare((jitted(functions.grouped_matmul_input_gradient, **options)(grads, rhs, sizes_E),), [dlhs])
@@ -101,20 +101,6 @@ def test_kernels_are_as_a_loop_over_experts(sizes: list[int], dtype: str) -> Non
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_the_plain_path_is_as_a_loop_over_experts(sizes: list[int], dtype: str) -> None:
     Case(sizes, ROWS, 130, 40, dtype).check(plain)
-
-
-@pytest.mark.parametrize(
-    "matmul", [partial(kernels.grouped_matmul, interpret=True), plain.grouped_matmul], ids=["kernel", "plain"]
-)
-def test_weights_may_lie_transposed(matmul: Callable) -> None:
-    case = Case([0, 33, 0, 20, 8], ROWS, 130, 40, "float32")
-    rhs, sizes_E = tuple(map(jnp.asarray, case.rhs)), jnp.asarray(case.sizes, jnp.int32)
-    swapped = tuple(jnp.swapaxes(weight, 1, 2) for weight in rhs)
-    as_they_are, transposed = (
-        matmul(case.lhs_RK, rhs, sizes_E),
-        matmul(case.lhs_RK, swapped, sizes_E, transpose_rhs=True),
-    )
-    case.compare(transposed, [np.asarray(out, np.float64) for out in as_they_are])
 
 
 def test_the_plain_path_has_tiles_of_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,10 +158,10 @@ def test_other_groups_do_not_trace_again() -> None:
     traces = 0
 
     @jax.jit
-    def matmul(lhs_RK: jax.Array, rhs_EKN: jax.Array, sizes_E: jax.Array) -> jax.Array:
+    def matmul(lhs_RK: jax.Array, rhs_ENK: jax.Array, sizes_E: jax.Array) -> jax.Array:
         nonlocal traces
         traces += 1
-        return kernels.grouped_matmul(lhs_RK, (rhs_EKN,), sizes_E, interpret=True)[0]
+        return kernels.grouped_matmul(lhs_RK, (rhs_ENK,), sizes_E, interpret=True)[0]
 
     for sizes in ([3, 5], [0, 8], [1, 0]):
         matmul(jnp.ones((8, 4)), jnp.ones((2, 4, 4)), jnp.asarray(sizes, jnp.int32))
@@ -183,13 +169,13 @@ def test_other_groups_do_not_trace_again() -> None:
 
 
 def test_what_does_not_fit_is_said() -> None:
-    lhs_RK, rhs_EKN, sizes_E = jnp.ones((8, 4)), jnp.ones((2, 4, 6)), jnp.zeros(2, jnp.int32)
-    with pytest.raises(ValueError, match=r"rhs of float32\[2, 4, 6\]: expected float32\[2, 6, 4\]"):
-        kernels.grouped_matmul(lhs_RK, (jnp.ones((2, 6, 4)), rhs_EKN), sizes_E, transpose_rhs=True)
-    with pytest.raises(ValueError, match=r"rhs of bfloat16\[2, 4, 6\]: expected float32"):
-        kernels.grouped_matmul(lhs_RK, (rhs_EKN.astype(jnp.bfloat16),), sizes_E)
+    lhs_RK, rhs_ENK, sizes_E = jnp.ones((8, 4)), jnp.ones((2, 6, 4)), jnp.zeros(2, jnp.int32)
+    with pytest.raises(ValueError, match=r"rhs of float32\[2, 5, 4\]: expected float32\[2, 6, 4\]"):
+        kernels.grouped_matmul(lhs_RK, (rhs_ENK, jnp.ones((2, 5, 4))), sizes_E)
+    with pytest.raises(ValueError, match=r"rhs of bfloat16\[2, 6, 4\]: expected float32"):
+        kernels.grouped_matmul(lhs_RK, (rhs_ENK.astype(jnp.bfloat16),), sizes_E)
     with pytest.raises(ValueError, match=r"group sizes of shape \(2,\) for 3 experts"):
-        kernels.grouped_matmul(lhs_RK, (jnp.ones((3, 4, 6)),), sizes_E)
+        kernels.grouped_matmul(lhs_RK, (jnp.ones((3, 6, 4)),), sizes_E)
     with pytest.raises(ValueError, match=r"grads of float32\[7, 6\]: expected float32\[8, 6\]"):
         kernels.grouped_matmul_weight_gradient(lhs_RK, (jnp.ones((7, 6)),), sizes_E, 2)
     with pytest.raises(ValueError, match=r"group sizes of shape \(2,\) for 4 experts"):
@@ -222,7 +208,7 @@ def compiled_layer(topology: str, devices: int, layer: Callable) -> jax.stages.C
     def array(*shape: int, dtype: jnp.dtype = jnp.bfloat16) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, everywhere))
 
-    pair, grads, sizes = (array(E, K, N),) * 2, (array(R, N),) * 2, array(E, dtype=jnp.int32)
+    pair, grads, sizes = (array(E, N, K),) * 2, (array(R, N),) * 2, array(E, dtype=jnp.int32)
     mapped = jax.shard_map(layer, mesh=mesh, in_specs=everywhere, out_specs=everywhere, check_vma=False)
     return compile_for_tpu(jax.jit(mapped).lower(array(R, K), pair, grads, sizes))
 

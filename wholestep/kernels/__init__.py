@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from wholestep.config.node import Node
 from wholestep.kernels.fused_cross_entropy import FusedCrossEntropy
+from wholestep.kernels.grouped_experts import GroupedExperts
 from wholestep.kernels.route_score import FusedRouteScore
 from wholestep.kernels.splash_attention import SplashAttention
 from wholestep.models.layers.attention import DotProductAttention
 from wholestep.models.layers.head import WholeLogits
-from wholestep.models.layers.mixture import WeightedSum
+from wholestep.models.layers.mixture import EveryExpert, WeightedSum
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,18 @@ KERNELS = (
         WholeLogits.Config,
         "model.lm_head.inner",
         "output head and cross entropy by tiles of the vocabulary: no logits in memory",
+    ),
+    Kernel(
+        GroupedExperts.Kernel,
+        EveryExpert.Config,
+        "model.layers.*.feed_forward.inner",
+        "experts by grouped matmuls on TPU: each row by its expert's weights, gate and up in one pass",
+    ),
+    Kernel(
+        GroupedExperts.Plain,
+        EveryExpert.Config,
+        "model.layers.*.feed_forward.inner",
+        "experts by JAX's ragged products, on any platform",
     ),
     Kernel(
         FusedRouteScore.Config,

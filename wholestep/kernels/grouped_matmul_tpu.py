@@ -40,17 +40,16 @@ def grouped_matmul(
     rhs: _Arrays,
     group_sizes_E: jax.Array,
     *,
-    transpose_rhs: bool = False,
     interpret: bool = False,
     tiling: Tiling | None = None,
 ) -> _Arrays:
-    """out_RN = lhs_RK[r] @ rhs_EKN[the expert of r], for each of `rhs` in one pass over the rows.
+    """out_RN = lhs_RK[r] @ rhs_ENK[the expert of r].T, for each of `rhs` in one pass over the rows.
 
     Args:
         lhs_RK: rows sorted by expert, bfloat16 or float32.
-        rhs: one or more arrays [E, K, N], or [E, N, K] where `transpose_rhs`, of one shape and of lhs's dtype.
+        rhs: one or more arrays [E, N, K], as `torch.nn.Linear` has its weights, of one shape and of lhs's dtype. They
+            are read as they lie, without a transposed copy.
         group_sizes_E: int32, how many rows each expert has. Rows past their sum belong to no expert.
-        transpose_rhs: contract the last dim of `rhs`. The weights are read as they lie, without a transposed copy.
         interpret: run on any platform, slowly.
         tiling: rows (a multiple of 16), K and N (each of 128) of a tile; by default chosen for the shapes.
 
@@ -61,7 +60,7 @@ def grouped_matmul(
         ValueError: the shapes or dtypes do not fit one another.
     """
     outputs = tuple(((0, index),) for index in range(len(rhs)))
-    return _multiply_rows((lhs_RK,), rhs, group_sizes_E, outputs, transpose_rhs, tiling, interpret)
+    return _multiply_rows((lhs_RK,), rhs, group_sizes_E, outputs, True, tiling, interpret)
 
 
 def grouped_matmul_input_gradient(
@@ -72,12 +71,12 @@ def grouped_matmul_input_gradient(
     interpret: bool = False,
     tiling: Tiling | None = None,
 ) -> jax.Array:
-    """dlhs_RK = the sum over the pairs of grad_RN[r] @ rhs_EKN[the expert of r].T: the gradient of `grouped_matmul`
+    """dlhs_RK = the sum over the pairs of grad_RN[r] @ rhs_ENK[the expert of r]: the gradient of `grouped_matmul`
     by its rows.
 
     Args:
         grads: for each of `rhs` an array [R, N], bfloat16 or float32.
-        rhs: arrays [E, K, N] of that dtype.
+        rhs: arrays [E, N, K] of that dtype.
         group_sizes_E: int32, how many rows each expert has.
         interpret: run on any platform, slowly.
         tiling: rows (a multiple of 16), K and N (each of 128) of a tile; by default chosen for the shapes.
@@ -91,7 +90,7 @@ def grouped_matmul_input_gradient(
     outputs = (tuple((index, index) for index in range(len(rhs))),)
     if tiling is not None:
         tiling = (tiling[0], tiling[2], tiling[1])
-    (dlhs_RK,) = _multiply_rows(grads, rhs, group_sizes_E, outputs, True, tiling, interpret)
+    (dlhs_RK,) = _multiply_rows(grads, rhs, group_sizes_E, outputs, False, tiling, interpret)
     return dlhs_RK
 
 
@@ -104,7 +103,7 @@ def grouped_matmul_weight_gradient(
     interpret: bool = False,
     tiling: Tiling | None = None,
 ) -> _Arrays:
-    """dW_EKN[e] = lhs_RK[rows of e].T @ grad_RN[rows of e], for each of `grads` in one pass over the rows of lhs.
+    """dW_ENK[e] = grad_RN[rows of e].T @ lhs_RK[rows of e], for each of `grads` in one pass over the rows of lhs.
 
     Args:
         lhs_RK: rows sorted by expert, bfloat16 or float32.
@@ -115,7 +114,7 @@ def grouped_matmul_weight_gradient(
         tiling: rows (a multiple of 16), K and N (each of 128) of a tile; by default chosen for the shapes.
 
     Returns:
-        dW_EKN for each of `grads`, in lhs's dtype, summed in float32; zero for an expert without rows.
+        dW_ENK for each of `grads`, in lhs's dtype, summed in float32; zero for an expert without rows.
 
     Raises:
         ValueError: the shapes or dtypes do not fit one another.
@@ -124,7 +123,7 @@ def grouped_matmul_weight_gradient(
     _check_all("grads", grads, (R, N), lhs_RK.dtype)
     if group_sizes_E.shape != (num_experts,):
         raise ValueError(f"group sizes of shape {group_sizes_E.shape} for {num_experts} experts")
-    shape = jax.ShapeDtypeStruct((num_experts, K, N), lhs_RK.dtype)
+    shape = jax.ShapeDtypeStruct((num_experts, N, K), lhs_RK.dtype)
     if R == 0:
         return tuple(jnp.zeros_like(shape) for _ in grads)
     itemsize = lhs_RK.dtype.itemsize
@@ -135,7 +134,7 @@ def grouped_matmul_weight_gradient(
     # Blocks of the grid's (k, n, visit).
     lhs_spec = pl.BlockSpec((tile_r, tile_k), lambda k, n, visit, expert, tile, read, *_: (read[visit], k))
     grad_spec = pl.BlockSpec((tile_r, tile_n), lambda k, n, visit, expert, tile, read, *_: (read[visit], n))
-    out_spec = pl.BlockSpec((None, tile_k, tile_n), lambda k, n, visit, expert, *_: (expert[visit], k, n))
+    out_spec = pl.BlockSpec((None, tile_n, tile_k), lambda k, n, visit, expert, *_: (expert[visit], n, k))
     (result,) = pl.pallas_call(
         _weight_gradient_kernel,
         grid_spec=pltpu.PrefetchScalarGridSpec(
@@ -143,7 +142,7 @@ def grouped_matmul_weight_gradient(
             grid=(pl.cdiv(K, tile_k), pl.cdiv(N, tile_n), visits.tile.shape[0]),
             in_specs=[lhs_spec, (grad_spec,) * len(grads)],
             out_specs=[(out_spec,) * len(grads)],
-            scratch_shapes=[(pltpu.VMEM((tile_k, tile_n), jnp.float32),) * len(grads)],
+            scratch_shapes=[(pltpu.VMEM((tile_n, tile_k), jnp.float32),) * len(grads)],
         ),
         out_shape=[(shape,) * len(grads)],
         compiler_params=pltpu.CompilerParams(
@@ -320,7 +319,7 @@ def _weight_gradient_kernel(
     def _() -> None:
         rows = mine(lhs[...])
         for total, grad in zip(sums, grads, strict=True):
-            total[...] = jnp.where(is_first, 0, total[...]) + _dot(rows, mine(grad[...]), ((0,), (0,)))
+            total[...] = jnp.where(is_first, 0, total[...]) + _dot(mine(grad[...]), rows, ((0,), (0,)))
 
     @pl.when(_is_last(expert_V, visit))
     def _() -> None:

@@ -17,28 +17,26 @@ _Arrays = tuple[jax.Array, ...]
 _TILE = 512  # rows of a step of the weight gradient
 
 
-def grouped_matmul(
-    lhs_RK: jax.Array, rhs: _Arrays, group_sizes_E: jax.Array, *, transpose_rhs: bool = False
-) -> _Arrays:
-    """out_RN = lhs_RK[r] @ rhs_EKN[the expert of r] for each of `rhs`, which are [E, N, K] where `transpose_rhs`.
+def grouped_matmul(lhs_RK: jax.Array, rhs: _Arrays, group_sizes_E: jax.Array) -> _Arrays:
+    """out_RN = lhs_RK[r] @ rhs_ENK[the expert of r].T for each of `rhs`.
 
     In lhs's dtype, summed in float32; zero in rows past the sum of `group_sizes_E`.
     """
-    return tuple(_multiply_rows(((lhs_RK, each),), group_sizes_E, transpose_rhs) for each in rhs)
+    return tuple(_multiply_rows(((lhs_RK, each),), group_sizes_E, True) for each in rhs)
 
 
 def grouped_matmul_input_gradient(grads: _Arrays, rhs: _Arrays, group_sizes_E: jax.Array) -> jax.Array:
-    """dlhs_RK = the sum over the pairs of grad_RN[r] @ rhs_EKN[the expert of r].T.
+    """dlhs_RK = the sum over the pairs of grad_RN[r] @ rhs_ENK[the expert of r].
 
     In grads' dtype, summed in float32; zero in rows past the sum of `group_sizes_E`.
     """
-    return _multiply_rows(tuple(zip(grads, rhs, strict=True)), group_sizes_E, True)
+    return _multiply_rows(tuple(zip(grads, rhs, strict=True)), group_sizes_E, False)
 
 
 def grouped_matmul_weight_gradient(
     lhs_RK: jax.Array, grads: _Arrays, group_sizes_E: jax.Array, num_experts: int
 ) -> _Arrays:
-    """dW_EKN[e] = lhs_RK[rows of e].T @ grad_RN[rows of e] for each of `grads`.
+    """dW_ENK[e] = grad_RN[rows of e].T @ lhs_RK[rows of e] for each of `grads`.
 
     In lhs's dtype, summed in float32; zero for an expert without rows. Rows past the sum of `group_sizes_E` do not
     count, whatever they hold.
@@ -47,7 +45,7 @@ def grouped_matmul_weight_gradient(
     # product of every row with every expert, E times the work. A loop over tiles of rows costs what the rows cost.
     (R, K), N, dtype = lhs_RK.shape, grads[0].shape[1], lhs_RK.dtype
     if R == 0:
-        return tuple(jnp.zeros((num_experts, K, N), dtype) for _ in grads)
+        return tuple(jnp.zeros((num_experts, N, K), dtype) for _ in grads)
     tile = min(_TILE, R)
     visits = group_visits(group_sizes_E, R, tile, every="expert")
 
@@ -63,7 +61,7 @@ def grouped_matmul_weight_gradient(
         def rows_of(x: jax.Array) -> jax.Array:
             return jnp.where(mine, lax.dynamic_slice_in_dim(x, slice_start, tile), 0)
 
-        products = [_dot(rows_of(lhs_RK), rows_of(grad)) for grad in grads]
+        products = [_dot(rows_of(grad), rows_of(lhs_RK)) for grad in grads]
         sums = tuple(
             jnp.where(at.expert == previous, total, 0) + each for total, each in zip(sums, products, strict=True)
         )
@@ -73,8 +71,8 @@ def grouped_matmul_weight_gradient(
         )
         return (at.expert, sums, gradients), None
 
-    sums = tuple(jnp.zeros((K, N), jnp.float32) for _ in grads)
-    gradients = tuple(jnp.zeros((num_experts, K, N), dtype) for _ in grads)
+    sums = tuple(jnp.zeros((N, K), jnp.float32) for _ in grads)
+    gradients = tuple(jnp.zeros((num_experts, N, K), dtype) for _ in grads)
     (_, _, gradients), _ = lax.scan(visit, (jnp.int32(-1), sums, gradients), visits)
     return gradients
 
@@ -108,8 +106,8 @@ def _multiply_rows(pairs: tuple[_Arrays, ...], group_sizes_E: jax.Array, transpo
     return jnp.where(owned, total, 0).astype(pairs[0][0].dtype)
 
 
-def _dot(lhs_RK: jax.Array, grad_RN: jax.Array) -> jax.Array:
+def _dot(grad_RN: jax.Array, lhs_RK: jax.Array) -> jax.Array:
     dims = (((0,), (0,)), ((), ()))
     return lax.dot_general(
-        lhs_RK, grad_RN, dims, precision=matmul_precision(lhs_RK.dtype), preferred_element_type=jnp.float32
+        grad_RN, lhs_RK, dims, precision=matmul_precision(lhs_RK.dtype), preferred_element_type=jnp.float32
     )
