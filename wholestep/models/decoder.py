@@ -87,11 +87,12 @@ class Decoder(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
-        """
+        """Everything about a model; layers may differ.
+
         Attributes:
             vocab_size: V.
             dim: D.
-            layers: one by one; they may differ.
+            layers: one by one.
             rotary: shared by all layers.
             norm: before the head.
             embedding_norm: of the embedded tokens; None for none.
