@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+import wholestep.kernels  # noqa: F401  so that kernels can be named in recipes and overrides
 from wholestep.config.node import Node
 from wholestep.config.override import flatten
 from wholestep.data import Text

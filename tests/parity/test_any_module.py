@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 import torch
+from jax.experimental import pallas as pl
 from support import TOLERANCE, KeepGradients, relative_error
 from torch import Tensor, nn
 
+from wholestep import jax_op
 from wholestep.graph.capture import capture_train_step
 from wholestep.graph.objective import Layers
 from wholestep.graph.partition import Keep
@@ -300,8 +303,43 @@ class Decodes(Model):
         return x
 
 
+def _squares(x_ref, out_ref):
+    out_ref[...] = x_ref[...] ** 2
+
+
+def _norm_forward(x: jax.Array, scale: jax.Array, eps: float, *, interpret: bool):
+    squares = pl.pallas_call(_squares, jax.ShapeDtypeStruct(x.shape, x.dtype), interpret=interpret)(x)
+    inverse = jax.lax.rsqrt(squares.mean(-1, keepdims=True) + eps)
+    return x * inverse * scale, (x, scale, inverse)
+
+
+def _norm_backward(residuals, grad: jax.Array, eps: float, *, interpret: bool):
+    x, scale, inverse = residuals
+    scaled = grad * scale * inverse
+    return scaled - x * inverse**2 * (scaled * x).mean(-1, keepdims=True), (grad * x * inverse).sum(0)
+
+
+@jax_op("test_any_module::norm", forward=_norm_forward, backward=_norm_backward)
+def norm(x: jax.Array, scale: jax.Array, eps: float, *, interpret: bool) -> jax.Array:
+    return _norm_forward(x, scale, eps, interpret=interpret)[0]
+
+
+class Normed(Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(norm(x, self.scale, 1e-3))
+
+
+def jax_operators() -> nn.Module:
+    return Model([Normed() for _ in range(4)])
+
+
 MODULES = (
     Model,
+    jax_operators,
     hooked,
     patched_forward,
     by_position,
@@ -322,7 +360,7 @@ MODULES = (
     arrays_as_attributes,
     Decodes,
 )
-LOOPABLE = {Model, results_with_none, Named, Decodes}
+LOOPABLE = {Model, jax_operators, results_with_none, Named, Decodes}
 WAYS = {"unrolled": (False, None), "loop": (True, None), "split": (False, Cut())}
 
 

@@ -64,6 +64,9 @@ def capture_train_step(
         layers: how layers run; None traces straight through them.
         slots_on_host: the optimizer's slots live in host memory, and come to the device for their update only.
 
+    A module with a method `after_step(buffers) -> new buffers` has it called once when a step's counts are in, over all
+    microbatches and devices.
+
     Raises:
         GraphError: rows that do not divide; a trained parameter that the loss does not depend on; a buffer that each
             device changes for its own rows and whose module does not say how the changes come together.
@@ -179,8 +182,10 @@ def _train_step(
             results = shared("update" if group.is_layer else None, partial(update, names=group.names), given)
             for i, column in enumerate(new):
                 column += results[i * len(group.names) : (i + 1) * len(group.names)]
-        reduced = [_reduce_buffer(buffers[n], old_buffers[n], new_buffers[n], module, mesh) for n in written]
-        kept = [torch.where(finite, value, old_buffers[name]) for name, value in zip(written, reduced, strict=True)]
+        reduced = {n: _reduce_buffer(buffers[n], old_buffers[n], new_buffers[n], module, mesh) for n in written}
+        changed = reduced | _after_step(buffers, {**old_buffers, **reduced}, module)
+        written[:] = changed
+        kept = [torch.where(finite, value, old_buffers[name]) for name, value in changed.items()]
         norms = _layer_by_layer(squares, trained, stacks).sqrt()
         results = [loss, norm, weight, *(value * scale for value in extra), norms]
         return [*(value for column in new for value in column), *kept, *results]
@@ -394,6 +399,23 @@ def _layer_by_layer(squares: Tensor, trained: Sequence[str], stacks: Sequence[St
         pieces.append(piece.reshape(rows, columns).t().reshape(-1) if stack else piece)
         start += rows * columns
     return torch.cat(pieces)
+
+
+def _after_step(values: Mapping[str, Value], buffers: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
+    """What modules make of their own buffers when a step is through: those that have a method `after_step`, which
+    takes its buffers by name and returns new values of some. Buffers of a stack come as one, layers first."""
+    new: dict[str, Tensor] = {}
+    owners: dict[tuple[str, str], dict[str, str]] = {}
+    for name, value in values.items():
+        owner, _, attribute = value.unstacked()[0].name.removeprefix("buffer/").rpartition(".")
+        whole = name.removesuffix(attribute)
+        owners.setdefault((owner, whole), {})[attribute] = name
+    for (owner, _), names in owners.items():
+        after_step = getattr(module.get_submodule(owner), "after_step", None)
+        if after_step is not None:
+            changed = after_step({attribute: buffers[name] for attribute, name in names.items()})
+            new |= {names[attribute]: value for attribute, value in changed.items()}
+    return new
 
 
 def _reduce_buffer(value: Value, old: Tensor, new: Tensor, module: nn.Module, mesh: DeviceMesh) -> Tensor:

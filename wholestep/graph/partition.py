@@ -107,6 +107,8 @@ def partition(joint: Joint, keep: Keep, fenced: bool) -> Partition:
         fates = plan(between, keep.policy)
     else:
         fates = {node: keep.policy(node) for node in (*carried, *between.candidates)}
+    # Chosen again from numbers that were rounded otherwise, it could be another choice than the forward pass's.
+    fates |= {node: Fate.SAVE for node in between.candidates if _is_choice(node) and fates[node] is Fate.RECOMPUTE}
     if keep.gathered:
         fates |= dict.fromkeys(between.weights, Fate.SAVE)
     kept, recomputed = find_recomputed(
@@ -132,6 +134,10 @@ def partition(joint: Joint, keep: Keep, fenced: bool) -> Partition:
         half.fence([*tangents, *saved, *constants])
     half.compute(recomputed | between.backward | set(graph.find_nodes(op="get_attr")))
     return Partition(forward_module, half.finish([half.copies[node] for node in gradients]), len(saved))
+
+
+def _is_choice(node: fx.Node) -> bool:
+    return node.target is operator.getitem and node.args[1] == 1 and node.args[0].target is aten.topk.default
 
 
 class _Half:

@@ -5,6 +5,8 @@ Gathered weights are never kept: the backward pass gathers them again. What ente
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import fx
 
@@ -56,11 +58,12 @@ POLICIES: dict[str, Policy] = {
 
 def _leaves(node: fx.Node, submodule: str) -> bool:
     """Whether the forward pass reads the node's result, as it is or rearranged, outside of the submodule of that name
-    which computes it."""
+    which computes it; or another result of the same operator, without which that one would have to run again."""
     path = node.meta.get("module", "")
     if path.rpartition(".")[2] != submodule:
         return False
-    readers = [user for user in node.users if not user.meta.get("backward")]
+    alike = list(node.all_input_nodes[0].users) if node.target is operator.getitem else [node]
+    readers = [user for each in alike for user in each.users if not user.meta.get("backward")]
     while readers:
         reader = readers.pop()
         if reader.target in FREE:

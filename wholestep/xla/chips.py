@@ -49,6 +49,14 @@ CHIPS = tuple(
 HOST_BYTES_PER_SECOND = 32e9
 
 
+def chip_lowered_for() -> Chip | None:
+    """The chip of the program that is being traced; None where it is for a CPU, or known to no mesh.
+
+    Inside `jax.shard_map`, whose mesh says what its devices are."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return next((chip for chip in CHIPS if device is not None and chip.kind == device.device_kind), None)
+
+
 def rates_of(mesh: jax.sharding.Mesh) -> Rates:
     """What a device of `mesh` can do at best. A CPU's own memory is its host's, so that nothing is gained by moving
     data there; its other figures are of the order of a core's, since only what is cheaper than what counts."""

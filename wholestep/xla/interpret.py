@@ -15,17 +15,20 @@ from wholestep.errors import LoweringError
 from wholestep.graph.step import graphs
 from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried, to_program
+from wholestep.xla.jax_op import check_donations
 from wholestep.xla.lowering import LOWERINGS
 
 
 def check_operators(module: fx.GraphModule) -> None:
-    """See that every operator of `module` and of its loop bodies has a lowering.
+    """See that every operator of `module` and of its loop bodies has a lowering, and what it is given.
 
     Raises:
-        LoweringError: all those that have none, each with the modules whose forward or gradient uses it.
+        LoweringError: all those that have none, each with the modules whose forward or gradient uses it; or something
+            reads what was donated to an operator before.
     """
     missing: dict[str, set[str]] = defaultdict(set)
     for graph_module in graphs(module):
+        check_donations(graph_module.graph)
         for node in graph_module.graph.nodes:
             if node.op == "call_function" and node.target not in LOWERINGS:
                 direction = " (gradient)" if node.meta.get("backward") else ""

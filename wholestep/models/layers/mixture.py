@@ -1,0 +1,257 @@
+"""A mixture of experts in place of a feed-forward network (Shazeer et al. 2017), dropless: every token reaches all the
+experts that it chose, whatever their load.
+
+Suffixes: B batch, L sequence, T tokens (B * L), D model width, F an expert's hidden width, E experts, C experts that a
+token chooses, R rows (T * C, one for each choice, sorted by expert).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from wholestep.config.node import Node
+from wholestep.errors import ConfigError
+from wholestep.models.layers.initialization import init_projection, residual_std
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertFeedForward(Node):
+    """All experts' SwiGLUs, whatever computes them. Builds a module
+    `forward(x_RD, group_sizes_E, gate_EFD, up_EFD, down_EDF) -> out_RD` in x's dtype.
+
+    `group_sizes_E` (integers) adds up to R: the first rows are the first expert's, and so on; an expert may have none.
+    """
+
+
+class EveryExpert(nn.Module):
+    """Every expert on every row, of which the row's own is taken: the reference that kernels are compared against."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(ExpertFeedForward, name="every_expert"):
+        """Plain PyTorch; E times the arithmetic and memory that is needed."""
+
+        def build(self) -> EveryExpert:
+            return EveryExpert()
+
+    def forward(
+        self, x_RD: Tensor, group_sizes_E: Tensor, gate_EFD: Tensor, up_EFD: Tensor, down_EDF: Tensor
+    ) -> Tensor:
+        ends_E = group_sizes_E.cumsum(0)
+        index_R = torch.arange(x_RD.shape[0], device=x_RD.device)
+        own_ER = (index_R < ends_E[:, None]) & (index_R >= (ends_E - group_sizes_E)[:, None])
+        hidden_ERF = F.silu(x_RD @ gate_EFD.transpose(1, 2)) * (x_RD @ up_EFD.transpose(1, 2))
+        out_ERD = hidden_ERF @ down_EDF.transpose(1, 2)
+        return torch.where(own_ER[:, :, None], out_ERD, 0.0).sum(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteScore(Node):
+    """The sum of a token's experts' outputs, weighted by the router's scores, whatever computes it. Builds a module
+    `forward(rows_TCD, scores_TC) -> out_TD` in the rows' dtype; scores are fp32, and so is the sum."""
+
+
+class WeightedSum(nn.Module):
+    """The sum written out."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(RouteScore, name="weighted_sum"):
+        """Plain PyTorch; its gradient keeps the experts' outputs in fp32."""
+
+        def build(self) -> WeightedSum:
+            return WeightedSum()
+
+    def forward(self, rows_TCD: Tensor, scores_TC: Tensor) -> Tensor:
+        return (rows_TCD.float() * scores_TC.unsqueeze(-1)).sum(1).to(rows_TCD.dtype)
+
+
+class Router(nn.Module):
+    """Which experts a token goes to, and how much each counts: x_TD -> probabilities_TE, choices_TC, scores_TC.
+
+    Scores are the chosen experts' softmax probabilities, in fp32. `bias_E`, where there is one, is added to the
+    probabilities for the choice alone.
+    """
+
+    def __init__(self, config: MixtureOfExperts.Config, dim: int) -> None:
+        super().__init__()
+        self.config = config
+        self.weight = nn.Parameter(torch.empty(config.num_experts, dim))
+
+    def init_weights(self) -> None:
+        init_projection(self.weight)
+
+    def forward(self, x_TD: Tensor, bias_E: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        probabilities_TE = F.linear(x_TD, self.weight).float().softmax(-1)
+        preference_TE = probabilities_TE.detach()
+        if bias_E is not None:
+            preference_TE = preference_TE + bias_E
+        choices_TC = preference_TE.topk(self.config.num_chosen).indices
+        # A comparison and a sum instead of a gather, whose gradient would be a scatter.
+        chosen_TCE = chosen_mask(choices_TC, self.config.num_experts)
+        scores_TC = torch.where(chosen_TCE, probabilities_TE[:, None], 0.0).sum(-1)
+        if self.config.normalize_scores:
+            scores_TC = scores_TC / scores_TC.sum(-1, keepdim=True)
+        return probabilities_TE, choices_TC, scores_TC
+
+
+class MixtureOfExperts(nn.Module):
+    """x_BLD -> out_BLD in x's dtype. Weights of all experts lie one under the other, so that any number of devices
+    shares them: `gate_proj` and `up_proj` are [E * F, D], `down_proj` is [E * D, F].
+
+    Buffers: `tokens_per_expert`, int64 [E], says how many choices each expert had in the last training step, over all
+    devices and microbatches; `counted` is that of the step that is going on.
+    """
+
+    buffer_reductions: ClassVar[dict[str, str]] = {"counted": "sum"}
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(Node):
+        """Attributes:
+        hidden_dim: of one expert.
+        num_experts: how many there are.
+        num_chosen: how many a token goes to.
+        normalize_scores: whether a token's scores add up to 1.
+        balance: how experts are kept from being overloaded. `loss` adds a term to what is minimized, for each row
+            `E * sum over experts of (choices a token, times mean probability)`, which is C where all are equal
+            (Fedus et al. 2021, section 2.2), times `balance_rate`, weighted as all tokens of the row. It counts in the
+            gradients, not in the loss that is reported. `bias` adds, after every step, `balance_rate` times the sign
+            of what an expert's load was short of the mean to what its choice is biased by (Wang et al. 2024,
+            arXiv:2408.15664).
+        balance_rate: of either.
+        inner: the experts' matrix products.
+        route_score: the sum over a token's experts.
+        """
+
+        hidden_dim: int
+        num_experts: int
+        num_chosen: int
+        normalize_scores: bool = True
+        balance: Literal["loss", "bias", "none"] = "loss"
+        balance_rate: float = 1e-3
+        inner: ExpertFeedForward = field(default_factory=EveryExpert.Config)
+        route_score: RouteScore = field(default_factory=WeightedSum.Config)
+
+        def build(self, *, dim: int, num_layers: int) -> MixtureOfExperts:
+            if not 1 <= self.num_chosen <= self.num_experts:
+                raise ConfigError(f"num_chosen is {self.num_chosen}; it is from 1 to num_experts={self.num_experts}")
+            return MixtureOfExperts(self, dim, num_layers)
+
+        def num_parameters(self, dim: int) -> int:
+            return self.num_experts * dim * (3 * self.hidden_dim + 1)
+
+        def flops_per_token(self, dim: int) -> float:
+            """Forward and backward: 6 a weight of the router and of the experts that a token is sent to."""
+            return 6 * dim * (3 * self.hidden_dim * self.num_chosen + self.num_experts)
+
+    def __init__(self, config: Config, dim: int, num_layers: int) -> None:
+        super().__init__()
+        self.config = config
+        self.output_std = residual_std(num_layers)
+        experts, hidden = config.num_experts, config.hidden_dim
+        self.router = Router(config, dim)
+        self.gate_proj = nn.Parameter(torch.empty(experts * hidden, dim))
+        self.up_proj = nn.Parameter(torch.empty(experts * hidden, dim))
+        self.down_proj = nn.Parameter(torch.empty(experts * dim, hidden))
+        self.inner = config.inner.build()
+        self.route_score = config.route_score.build()
+        if config.balance == "bias":
+            self.register_buffer("bias", torch.zeros(experts))
+        self.register_buffer("counted", torch.zeros(experts, dtype=torch.int64))
+        self.register_buffer("tokens_per_expert", torch.zeros(experts, dtype=torch.int64))
+
+    def init_weights(self) -> None:
+        self.router.init_weights()
+        init_projection(self.gate_proj)
+        init_projection(self.up_proj)
+        init_projection(self.down_proj, self.output_std)
+        for buffer in self.buffers(recurse=False):
+            nn.init.zeros_(buffer)
+
+    def forward(self, x_BLD: Tensor) -> Tensor:
+        config, (B, L, D) = self.config, x_BLD.shape
+        x_TD = x_BLD.flatten(0, 1)
+        probabilities_TE, choices_TC, scores_TC = self.router(x_TD, self.bias if config.balance == "bias" else None)
+        with torch.no_grad():
+            chosen_BLE = chosen_mask(choices_TC, config.num_experts).sum(1).view(B, L, -1)
+            group_sizes_E = chosen_BLE.sum((0, 1))
+            if self.training:
+                self.counted += group_sizes_E
+            order_R = choices_TC.flatten().argsort(stable=True)
+            place_R = order_R.argsort()
+        if self.training and config.balance == "loss":
+            mean_choices_BE = chosen_BLE.float().mean(1)
+            mean_probability_BE = probabilities_TE.view(B, L, -1).mean(1)
+            unevenness = config.num_experts * (mean_choices_BE * mean_probability_BE).sum()
+            scores_TC = _AlsoMinimize.apply(scores_TC, config.balance_rate * L * unevenness)
+        rows_RD = _SendRows.apply(x_TD, order_R, place_R)
+        gate_EFD, up_EFD, down_EDF = (
+            weight.view(config.num_experts, -1, weight.shape[1])
+            for weight in (self.gate_proj, self.up_proj, self.down_proj)
+        )
+        rows_RD = self.inner(rows_RD, group_sizes_E, gate_EFD, up_EFD, down_EDF)
+        rows_TCD = _ReturnRows.apply(rows_RD, order_R, place_R).view(B * L, config.num_chosen, D)
+        return self.route_score(rows_TCD, scores_TC).view(B, L, D)
+
+    def after_step(self, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The new values of buffers once a training step has counted all its tokens (`capture_train_step` calls it).
+        Those of several layers may come as one, their last dimension E."""
+        counted = buffers["counted"]
+        after = {"tokens_per_expert": counted, "counted": torch.zeros_like(counted)}
+        if self.config.balance == "bias":
+            short = counted.float().mean(-1, keepdim=True) - counted
+            after["bias"] = buffers["bias"] + self.config.balance_rate * short.sign()
+        return after
+
+
+def chosen_mask(choices_TC: Tensor, num_experts: int) -> Tensor:
+    """bool [T, C, E]: which expert each choice is."""
+    return choices_TC.unsqueeze(-1) == torch.arange(num_experts, device=choices_TC.device)
+
+
+class _SendRows(torch.autograd.Function):
+    """x_TD -> rows_RD: each token as often as it chose, in the experts' order. The gradient gathers where that of
+    indexing would scatter; so does that of `_ReturnRows`."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TD: Tensor, order_R: Tensor, place_R: Tensor) -> Tensor:
+        ctx.save_for_backward(place_R)
+        ctx.tokens = x_TD.shape[0]
+        return x_TD[order_R // (order_R.shape[0] // x_TD.shape[0])]
+
+    @staticmethod
+    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:
+        (place_R,) = ctx.saved_tensors
+        return grad_RD[place_R].view(ctx.tokens, -1, grad_RD.shape[1]).sum(1), None, None
+
+
+class _ReturnRows(torch.autograd.Function):
+    """rows_RD from the experts' order to the tokens'."""
+
+    @staticmethod
+    def forward(ctx: Any, rows_RD: Tensor, order_R: Tensor, place_R: Tensor) -> Tensor:
+        ctx.save_for_backward(order_R)
+        return rows_RD[place_R]
+
+    @staticmethod
+    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:
+        (order_R,) = ctx.saved_tensors
+        return grad_RD[order_R], None, None
+
+
+class _AlsoMinimize(torch.autograd.Function):
+    """`x` itself; whatever is minimized, `extra` is added to it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, extra: Tensor) -> Tensor:
+        ctx.save_for_backward(extra)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        (extra,) = ctx.saved_tensors
+        return grad, torch.ones_like(extra)

@@ -1,0 +1,493 @@
+"""JAX functions as PyTorch operators.
+
+    @jax_op("mylib::scaled_silu")
+    def scaled_silu(x: jax.Array, scale: float = 1.0) -> jax.Array:
+        return scale * x * jax.nn.sigmoid(x)
+
+`scaled_silu(tensor)` then works on CPU tensors, under `torch.compile`, and in a captured step, where the function
+itself becomes part of the one program. docs/custom-kernels.md walks through it.
+
+An operator that is differentiated is three: `mylib::scaled_silu`; `mylib::scaled_silu_forward`, which also returns what
+its gradient needs; `mylib::scaled_silu_backward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.flop_counter import flop_registry, register_flop_formula
+
+from wholestep.errors import LoweringError
+from wholestep.xla.dtypes import carried, to_program
+from wholestep.xla.lowering.registry import lowers
+from wholestep.xla.op_signature import Call, Signature
+
+Spec = tuple[tuple[int, ...], str]
+"""Shape and dtype of an array."""
+
+# Donated arguments, by position, of the operators that have any; see `check_donations`.
+DONATED: dict[Any, tuple[int, ...]] = {}
+
+_TORCH_DTYPES = {
+    np.dtype(carried(dtype)): dtype
+    for dtype in (
+        *(torch.float32, torch.bfloat16, torch.float16, torch.bool),
+        *(torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint32),
+    )
+}
+
+
+def jax_op(
+    name: str,
+    *,
+    forward: Callable[..., tuple[Any, Any]] | None = None,
+    backward: Callable[..., Sequence[Any]] | None = None,
+    aliases: Mapping[str, int] | None = None,
+    donate: Sequence[str] = (),
+    flops: Callable[..., int] | None = None,
+) -> Callable[[Callable[..., Any]], JaxOp]:
+    """Make the decorated JAX function a PyTorch operator.
+
+    Arguments annotated `jax.Array`, `jax.Array | None` or `Sequence[jax.Array]` are tensors. The others are static:
+    `int`, `float`, `bool`, `str`, `tuple[int, ...]`, or one of these `| None`; the function is traced anew for each of
+    their values. It returns a `jax.Array`, a tuple of them, or a `list[jax.Array]` whose length the arguments decide.
+    `int64` tensors come as `int32`; `float64` is refused, since programs carry no such thing.
+
+    A function with an argument `interpret` is given, instead of the caller, whether its Pallas kernels are interpreted:
+    in programs for a TPU they are compiled, in all others interpreted.
+
+    Args:
+        name: `namespace::operator`.
+        forward: what runs instead when a gradient will be needed: takes the same arguments, returns
+            `(outputs, residuals)`, a tree of arrays. Comes with `backward`; without the two, `jax.vjp` differentiates.
+        backward: `(residuals, gradients of the outputs, *, static arguments) -> gradients of the array arguments`, one
+            for each in order, None where an argument has none.
+        aliases: argument -> output that is written into it, as `torch.Tensor.add_` writes; the call returns the other
+            outputs. A program does it without a copy.
+        donate: arguments that the caller gives up, whose memory outputs may take over. A captured step that reads one
+            afterwards is refused. There is no gradient then.
+        flops: `(same arguments, arrays as specs) -> int`, the floating-point operations of the function, for cost
+            models (`wholestep.graph.costs`); the gradient counts twice that, what it computes again not counted.
+
+    Raises:
+        TypeError: an annotation that is none of these, or a name that is no argument's.
+        ValueError: a name without exactly one `::`, or with one of the two of `forward` and `backward`.
+    """
+    namespace, separator, operator = name.partition("::")
+    if not (separator and namespace.isidentifier() and operator.isidentifier()):
+        raise ValueError(f"jax_op: {name!r} is not namespace::operator")
+    if (forward is None) != (backward is None):
+        raise ValueError(f"jax_op {name}: forward and backward come together")
+
+    def register(function: Callable[..., Any]) -> JaxOp:
+        signature = Signature.of(function, name)
+        for argument in (*(aliases or ()), *donate):
+            if argument not in signature.arrays:
+                raise TypeError(f"jax_op {name}: {argument!r} is no array argument; they are {signature.arrays}")
+        implementation = _Implementation(name, function, signature, forward, backward, donate)
+        return JaxOp(implementation, dict(aliases or {}), flops)
+
+    return register
+
+
+class JaxOp:
+    """A PyTorch operator that is a JAX function. Called with tensors; `function` is the function itself.
+
+    Attributes:
+        name: `namespace::operator`.
+        function: as it was decorated.
+    """
+
+    def __init__(
+        self, implementation: _Implementation, aliases: Mapping[str, int], flops: Callable[..., int] | None
+    ) -> None:
+        self.name, self.function = implementation.name, implementation.function
+        self.__doc__, self.__name__ = self.function.__doc__, self.function.__name__
+        self._signature = implementation.signature
+        self._aliases = aliases
+        self.overload = _define(implementation)
+        if flops is not None:
+            _count_flops(implementation, flops)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        results = self.overload(*args, **kwargs)
+        if not self._aliases:
+            return results
+        arguments = self._signature.bind(args, kwargs)
+        outputs = [results] if isinstance(results, Tensor) else list(results)
+        for argument, index in self._aliases.items():
+            arguments[argument].copy_(outputs[index])
+        rest = [output for index, output in enumerate(outputs) if index not in self._aliases.values()]
+        return None if not rest else rest[0] if len(rest) == 1 else tuple(rest)
+
+
+class _Implementation:
+    """The three JAX functions of an operator, each of a flat list of arrays."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        signature: Signature,
+        forward: Callable[..., tuple[Any, Any]] | None,
+        backward: Callable[..., Sequence[Any]] | None,
+        donate: Sequence[str],
+    ) -> None:
+        self.name, self.function, self.signature = name, function, signature
+        self._forward, self._backward = forward, backward
+        self.donate = tuple(donate)
+        self.plan = cache(self._plan)
+        self.output_specs = cache(self._output_specs)
+
+    def run(self, arrays: Sequence[jax.Array], call: Call) -> list[jax.Array]:
+        """The outputs."""
+
+        def plain(*arrays: jax.Array, **interpret: bool) -> list[jax.Array]:
+            return self._outputs(self.function(**self.signature.arguments(call, arrays), **interpret))
+
+        return self._on_platform(plain, arrays)
+
+    def run_forward(self, arrays: Sequence[jax.Array], call: Call, wrt: tuple[int, ...]) -> list[jax.Array]:
+        """The outputs, and those residuals that are neither inputs nor outputs nor constants."""
+        plan = self.plan(call, _specs(arrays), wrt)
+
+        def keeping(*arrays: jax.Array, **interpret: bool) -> list[jax.Array]:
+            outputs, leaves, _ = self._with_residuals(arrays, call, wrt, interpret)
+            return [*outputs, *(leaf for leaf, source in zip(leaves, plan.sources, strict=True) if source == "new")]
+
+        return self._on_platform(keeping, arrays)
+
+    def run_backward(
+        self,
+        kept: Sequence[jax.Array],
+        grads: Sequence[jax.Array],
+        call: Call,
+        specs: tuple[Spec, ...],
+        wrt: tuple[int, ...],
+    ) -> list[jax.Array]:
+        """The gradients of the arrays at `wrt`, from what `Plan.kept` names and the gradients of float outputs."""
+        plan = self.plan(call, specs, wrt)
+
+        def differentiate(*arrays: jax.Array, **interpret: bool) -> list[jax.Array]:
+            kept, grads = iter(arrays[: len(plan.kept)]), iter(arrays[len(plan.kept) :])
+            leaves = [next(kept) if constant is None else constant for constant in plan.constants]
+            cotangents = [
+                next(grads) if jnp.issubdtype(dtype, jnp.inexact) else np.zeros(shape, jax.dtypes.float0)
+                for shape, dtype in self.output_specs(call, specs)
+            ]
+            residuals = jax.tree.unflatten(plan.tree, leaves)
+            if self._backward is None:
+                return list(residuals(cotangents))
+            nested = self.signature.nest_outputs(cotangents)
+            found = self._backward(residuals, nested, **dict(call.static), **interpret)
+            return self._checked(self.signature.flatten(call, found), specs, wrt)
+
+        return self._on_platform(differentiate, [*kept, *grads])
+
+    def _outputs(self, results: Any) -> list[jax.Array]:
+        return list(results) if isinstance(results, tuple | list) else [results]
+
+    def _with_residuals(
+        self, arrays: Sequence[jax.Array], call: Call, wrt: tuple[int, ...], interpret: Mapping[str, bool]
+    ) -> tuple[list[jax.Array], list[Any], Any]:
+        """Outputs; residuals as leaves and tree."""
+        if self._forward is not None:
+            results, residuals = self._forward(**self.signature.arguments(call, arrays), **interpret)
+            return self._outputs(results), *jax.tree.flatten(residuals)
+
+        def of_differentiated(*some: jax.Array) -> list[jax.Array]:
+            merged = list(arrays)
+            for index, array in zip(wrt, some, strict=True):
+                merged[index] = array
+            return self._outputs(self.function(**self.signature.arguments(call, merged), **interpret))
+
+        results, pullback = jax.vjp(of_differentiated, *(arrays[i] for i in wrt))
+        return results, *jax.tree.flatten(pullback)
+
+    def _plan(self, call: Call, specs: tuple[Spec, ...], wrt: tuple[int, ...]) -> Plan:
+        found: list[Plan] = []
+
+        def trace(*arrays: jax.Array) -> list[jax.Array]:
+            outputs, leaves, tree = self._with_residuals(arrays, call, wrt, self._interpreted())
+            places = {id(array): ("input", i) for i, array in enumerate(arrays)}
+            places |= {id(array): ("output", i) for i, array in enumerate(outputs)}
+            sources: list[Any] = []
+            for leaf in leaves:
+                constant = not isinstance(leaf, jax.core.Tracer)
+                sources.append(leaf if constant else places.get(id(leaf), "new"))
+            found.append(Plan(tree, tuple(sources)))
+            return outputs
+
+        jax.eval_shape(trace, *_structs(specs))
+        return found[0]
+
+    def _output_specs(self, call: Call, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
+        return _specs(jax.eval_shape(lambda *arrays: self.run(arrays, call), *_structs(specs)))
+
+    def _on_platform(self, function: Callable[..., list[jax.Array]], arrays: Sequence[jax.Array]) -> list[jax.Array]:
+        if not self.signature.takes_interpret:
+            return function(*arrays)
+        compiled, interpreted = partial(function, interpret=False), partial(function, interpret=True)
+        return lax.platform_dependent(*arrays, tpu=compiled, default=interpreted)
+
+    def _interpreted(self) -> dict[str, bool]:
+        return {"interpret": True} if self.signature.takes_interpret else {}
+
+    def _checked(self, grads: Sequence[Any], specs: tuple[Spec, ...], wrt: tuple[int, ...]) -> list[jax.Array]:
+        for i in wrt:
+            got = None if grads[i] is None else (tuple(grads[i].shape), str(grads[i].dtype))
+            if got != specs[i]:
+                raise TypeError(f"{self.name}: backward gives {got} for array argument {i}, which is {specs[i]}")
+        return [grads[i] for i in wrt]
+
+
+class Plan:
+    """What the gradient of one call finds kept.
+
+    Attributes:
+        tree: of the residuals.
+        sources: for each of their leaves `("input", i)`, `("output", i)`, `"new"`, or the constant that it is.
+        kept: those that are no constants.
+        constants: for each leaf the constant, or None.
+    """
+
+    def __init__(self, tree: Any, sources: tuple[Any, ...]) -> None:
+        self.tree, self.sources = tree, sources
+        names = [source == "new" if isinstance(source, str) else isinstance(source, tuple) for source in sources]
+        self.kept = [source for source, is_name in zip(sources, names, strict=True) if is_name]
+        self.constants = [None if is_name else source for source, is_name in zip(sources, names, strict=True)]
+
+    def select(self, inputs: Sequence[Tensor], results: Sequence[Tensor], outputs: int) -> list[Tensor]:
+        """The tensors of `kept`: from the inputs and from what the forward operator returned."""
+        new = iter(results[outputs:])
+        return [
+            next(new) if source == "new" else (inputs if source[0] == "input" else results)[source[1]]
+            for source in self.kept
+        ]
+
+
+def _define(implementation: _Implementation) -> torch._ops.OpOverload:
+    """Register the three operators and their lowerings; returns the first."""
+    name, signature = implementation.name, implementation.signature
+    torch.library.define(name, signature.schema(), tags=torch.Tag.pt2_compliant_tag)
+    arrays = "Tensor[] arrays"
+    torch.library.define(f"{name}_forward", f"({arrays}, str call, int[] wrt) -> Tensor[]")
+    torch.library.define(f"{name}_backward", f"({arrays}, Tensor[] grads, str call, str specs, int[] wrt) -> Tensor[]")
+    namespace, _, operator = name.partition("::")
+    ops = getattr(torch.ops, namespace)
+    plain, forward, backward = (getattr(ops, operator + end).default for end in ("", "_forward", "_backward"))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        flat, call = signature.flat(args, kwargs)
+        return signature.nest_outputs(implementation.run(flat, call))
+
+    def run_forward(arrays: Sequence[jax.Array], call: str, wrt: Sequence[int]) -> list[jax.Array]:
+        return implementation.run_forward(list(arrays), Call.read(call), tuple(wrt))
+
+    def run_backward(
+        arrays: Sequence[jax.Array], grads: Sequence[jax.Array], call: str, specs: str, wrt: Sequence[int]
+    ) -> list[jax.Array]:
+        return implementation.run_backward(arrays, grads, Call.read(call), _read_specs(specs), tuple(wrt))
+
+    for overload, function in ((plain, run), (forward, run_forward), (backward, run_backward)):
+        lowers(overload)(function)
+        torch.library.impl(overload.name(), "CPU")(_Eager(overload, function))
+        torch.library.register_fake(overload.name())(partial(_fake, function))
+    torch.library.impl(name, "Autograd")(partial(_differentiable, implementation, plain, forward, backward))
+    if implementation.donate:
+        DONATED[plain] = signature.positions(implementation.donate)
+    return plain
+
+
+def _differentiable(
+    implementation: _Implementation,
+    plain: torch._ops.OpOverload,
+    forward: torch._ops.OpOverload,
+    backward: torch._ops.OpOverload,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """The operator where gradients may be asked for."""
+    flat, call = implementation.signature.flat(args, kwargs)
+    wanted = torch.is_grad_enabled() and any(x.requires_grad and x.is_floating_point() for x in flat)
+    if not wanted:
+        with torch._C._AutoDispatchBelowAutograd():
+            return plain(*args, **kwargs)
+    if implementation.donate:
+        raise RuntimeError(
+            f"{implementation.name} takes over the memory of {', '.join(implementation.donate)}, so it has no "
+            "gradient: call it under torch.no_grad()"
+        )
+    results = _Function.apply(implementation, forward, backward, call, *flat)
+    return implementation.signature.nest_outputs(results)
+
+
+class _Function(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        implementation: _Implementation,
+        forward: torch._ops.OpOverload,
+        backward: torch._ops.OpOverload,
+        call: Call,
+        *arrays: Tensor,
+    ) -> tuple[Tensor, ...]:
+        needed = ctx.needs_input_grad[4:]
+        wrt = tuple(i for i, array in enumerate(arrays) if needed[i] and array.is_floating_point())
+        specs = _tensor_specs(arrays)
+        plan = implementation.plan(call, specs, wrt)
+        count = len(implementation.output_specs(call, specs))
+        with torch._C._AutoDispatchBelowAutograd():
+            results = forward(list(arrays), call.write(), list(wrt))
+        outputs = tuple(results[:count])
+        ctx.save_for_backward(*plan.select(arrays, results, count))
+        ctx.mark_non_differentiable(*(output for output in outputs if not output.is_floating_point()))
+        ctx.floating = [output.is_floating_point() for output in outputs]
+        ctx.backward_operator, ctx.call, ctx.specs, ctx.wrt = backward, call, specs, wrt
+        ctx.arrays = len(arrays)
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
+        floating = [grad for grad, is_float in zip(grads, ctx.floating, strict=True) if is_float]
+        kept = list(ctx.saved_tensors)
+        found = ctx.backward_operator(kept, floating, ctx.call.write(), _write_specs(ctx.specs), list(ctx.wrt))
+        by_place = dict(zip(ctx.wrt, found, strict=True))
+        return None, None, None, None, *(by_place.get(i) for i in range(ctx.arrays))
+
+
+class _Eager:
+    """An operator on CPU tensors: its JAX function, compiled for the CPU once for each shape and static value."""
+
+    def __init__(self, overload: torch._ops.OpOverload, function: Callable[..., Any]) -> None:
+        self._name, self._function = overload.name(), function
+        self._compiled = cache(self._compile)
+
+    def _compile(self, tree: Any, static: tuple[Any, ...]) -> Callable[..., Any]:
+        def function(*arrays: jax.Array) -> Any:
+            args, kwargs = jax.tree.unflatten(tree, _merged(static, arrays))
+            return self._function(*args, **kwargs)
+
+        return jax.jit(function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        static = tuple(_ARRAY if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+        arrays = [_to_jax(leaf, self._name) for leaf in leaves if isinstance(leaf, Tensor)]
+        results = self._compiled(tree, static)(*arrays)
+        # Before anyone writes into the tensors that it reads.
+        return jax.tree.map(torch.from_dlpack, jax.block_until_ready(results))
+
+
+class _Array:
+    pass
+
+
+_ARRAY = _Array()
+
+
+def _merged(static: tuple[Any, ...], arrays: Sequence[Any]) -> list[Any]:
+    given = iter(arrays)
+    return [next(given) if leaf is _ARRAY else leaf for leaf in static]
+
+
+def _to_jax(tensor: Tensor, name: str) -> jax.Array:
+    _carried(tensor)
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.int64:
+        return jnp.asarray(to_program(name, tensor.numpy(), torch.int64))
+    return jax.dlpack.from_dlpack(tensor)
+
+
+def _fake(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Tensors like the results, which hold nothing."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    static = tuple(_ARRAY if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+    def run(*arrays: jax.Array) -> Any:
+        given, named = jax.tree.unflatten(tree, _merged(static, arrays))
+        return function(*given, **named)
+
+    results = jax.eval_shape(run, *_structs(_tensor_specs(tensors)))
+    return jax.tree.map(
+        lambda result: tensors[0].new_empty(result.shape, dtype=_TORCH_DTYPES[np.dtype(result.dtype)]), results
+    )
+
+
+def check_donations(graph: torch.fx.Graph) -> None:
+    """See that nothing reads an argument after the operator that it was donated to.
+
+    Raises:
+        LoweringError: something does.
+    """
+    order = {node: i for i, node in enumerate(graph.nodes)}
+    for node in graph.nodes:
+        for position in DONATED.get(node.target, ()):
+            given = node.args[position]
+            later = [user for user in given.users if order[user] > order[node]]
+            if later:
+                raise LoweringError(
+                    f"{node.target} (in {node.meta.get('module') or 'the root module'}) takes over the memory of its "
+                    f"argument {position}, which {later[0].target} reads afterwards: give it a copy"
+                )
+
+
+def _count_flops(implementation: _Implementation, flops: Callable[..., int]) -> None:
+    signature = implementation.signature
+    namespace, _, operator = implementation.name.partition("::")
+    ops = getattr(torch.ops, namespace)
+
+    def count(arrays: Sequence[Any], call: Call) -> int:
+        return int(flops(**signature.arguments(call, arrays)))
+
+    def of_plain(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
+        return count(*signature.flat(args, kwargs))
+
+    def of_forward(arrays: Sequence[Any], call: str, wrt: Any, out_val: Any = None) -> int:
+        return count(arrays, Call.read(call))
+
+    def of_backward(arrays: Any, grads: Any, call: str, specs: str, wrt: Any, out_val: Any = None) -> int:
+        return 2 * count(_structs(_read_specs(specs)), Call.read(call))
+
+    for end, formula in (("", of_plain), ("_forward", of_forward), ("_backward", of_backward)):
+        packet = getattr(ops, operator + end)
+        assert packet not in flop_registry
+        register_flop_formula(packet, get_raw=True)(formula)
+
+
+def _specs(arrays: Sequence[Any]) -> tuple[Spec, ...]:
+    return tuple((tuple(array.shape), str(array.dtype)) for array in arrays)
+
+
+def _tensor_specs(tensors: Sequence[Tensor]) -> tuple[Spec, ...]:
+    return tuple((tuple(int(n) for n in tensor.shape), str(_carried(tensor))) for tensor in tensors)
+
+
+def _carried(tensor: Tensor) -> np.dtype:
+    if tensor.dtype == torch.float64:
+        raise TypeError("a jax_op was given a float64 tensor; programs carry float32 at most: cast it first")
+    return carried(tensor.dtype)
+
+
+def _structs(specs: Sequence[Spec]) -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in specs]
+
+
+def _write_specs(specs: Sequence[Spec]) -> str:
+    return ";".join(f"{dtype}:{','.join(map(str, shape))}" for shape, dtype in specs)
+
+
+def _read_specs(text: str) -> tuple[Spec, ...]:
+    parts = (part.split(":") for part in text.split(";"))
+    return tuple((tuple(int(n) for n in shape.split(",") if n), dtype) for dtype, shape in parts)
