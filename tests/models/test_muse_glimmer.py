@@ -70,6 +70,12 @@ def test_published_pattern() -> None:
     assert [window for window, _ in muse_glimmer.pattern(num_layers=6, window=7)] == [7, None, 7, 7, 7, None]
 
 
+def test_any_layer_may_have_a_window_and_rotation() -> None:
+    config = replace(tiny_muse_glimmer(), "layers.0.attention.rotary", False)
+    config = replace(config, "layers.3.attention.inner.window", 4)
+    assert muse_glimmer.from_hf_config(muse_glimmer.hf_config(config)) == config
+
+
 def test_first_weights() -> None:
     config = replace(tiny_muse_glimmer(), "dim", 256)
     torch.manual_seed(0)
