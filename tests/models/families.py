@@ -61,7 +61,7 @@ def tiny_muse_glimmer(tied: bool = False) -> Decoder.Config:
     assert not tied
     return muse_glimmer.muse_glimmer_config(
         **TINY_SIZES,
-        **muse_glimmer.pattern(num_layers=8, window=4),
+        layers=muse_glimmer.pattern(num_layers=8, window=4),
         num_heads=4,
         hidden_dim=48,
         theta=100.0,

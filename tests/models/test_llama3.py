@@ -26,6 +26,11 @@ def test_unscaled_rotary_equals_transformers() -> None:
     torch.testing.assert_close(logits_of(ours, tokens), hf_logits_of(theirs, tokens), rtol=0, atol=1e-4)
 
 
+def test_layers_rotate() -> None:
+    with pytest.raises(ConfigError, match=r"cannot say that layers.1.attention.rotary is False"):
+        llama3.hf_config(replace(tiny_llama3(False), "layers.1.attention.rotary", False))
+
+
 def test_heads_must_divide_the_width() -> None:
     with pytest.raises(ConfigError, match="needs a width that its heads divide; this model's are 32 and 6"):
         llama3.hf_config(replace(tiny_llama3(False), "layers.*.attention.num_heads", 6))

@@ -67,7 +67,13 @@ def test_published_pattern() -> None:
     # torchtitan writes the scale of queries as 43.7840518911 / sqrt(head_dim).
     assert layers[0].attention.inner.scale == pytest.approx(43.7840518911 / 128, rel=1e-11)
     # Counted from the last layer where their number is no multiple of four.
-    assert muse_glimmer.pattern(num_layers=6, window=7)["windows"] == [7, None, 7, 7, 7, None]
+    assert [window for window, _ in muse_glimmer.pattern(num_layers=6, window=7)] == [7, None, 7, 7, 7, None]
+
+
+def test_any_layer_may_have_a_window_and_rotation() -> None:
+    config = replace(tiny_muse_glimmer(), "layers.0.attention.rotary", False)
+    config = replace(config, "layers.3.attention.inner.window", 4)
+    assert muse_glimmer.from_hf_config(muse_glimmer.hf_config(config)) == config
 
 
 def test_first_weights() -> None:
@@ -99,6 +105,7 @@ def test_first_weights() -> None:
         ({"text_config.hidden_activation": "gelu"}, "hidden_activation is 'gelu'"),
         ({"text_config.tie_word_embeddings": True}, "tie_word_embeddings is True"),
         ({"text_config.layer_types": ["chunked_attention"] * 8}, "a layer's type is 'chunked_attention'"),
+        ({"text_config.num_hidden_layers": 7}, "need an entry for each layer"),
         ({"text_config.layer_rope_theta": [7] * 8}, r"a layer's RoPE theta is 7; it is that of all, 100.0, or 0"),
         ({"text_config.qk_scale_factor": ...}, "the key 'qk_scale_factor' is missing"),
     ],

@@ -43,10 +43,14 @@ class DecoderLayer(nn.Module):
             return DecoderLayer(self, dim, num_layers)
 
         def num_parameters(self, dim: int) -> int:
-            parts = (
-                *(self.attention_norm, self.attention, self.post_attention_norm),
-                *(self.feed_forward_norm, self.feed_forward, self.post_feed_forward_norm),
-            )
+            parts: list[RMSNorm.Config | Attention.Config | FeedForward.Config | None] = [
+                self.attention_norm,
+                self.attention,
+                self.post_attention_norm,
+                self.feed_forward_norm,
+                self.feed_forward,
+                self.post_feed_forward_norm,
+            ]
             return sum(part.num_parameters(dim) for part in parts if part is not None)
 
         def flops_per_token(self, dim: int, sequence_length: int) -> float:
@@ -98,11 +102,12 @@ class Decoder(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
-        """
+        """Everything about a model; layers may differ.
+
         Attributes:
             vocab_size: V.
             dim: D.
-            layers: one by one; they may differ.
+            layers: one by one.
             rotary: shared by all layers.
             norm: before the head.
             embedding_norm: of the embedded tokens; None for none.

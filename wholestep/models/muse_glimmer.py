@@ -35,8 +35,7 @@ def muse_glimmer_config(
     num_kv_heads: int = 2,
     head_dim: int = 128,
     hidden_dim: int,
-    windows: Sequence[int | None],
-    rotary: Sequence[bool],
+    layers: Sequence[tuple[int | None, bool]],
     query_scale: float = 3.87,
     output_multiplier: float,
     output_soft_cap: float = 20.0,
@@ -48,15 +47,15 @@ def muse_glimmer_config(
     """A decoder with Muse Glimmer's parts; the defaults are the published size's.
 
     Args:
-        windows: of each layer's attention; None is global (see `CoreAttention.window`).
-        rotary: of each layer, whether queries and keys are rotated.
+        layers: of each, the window of its attention, None if it is global (see `CoreAttention.window`), and whether
+            queries and keys are rotated.
         query_scale: of normalized queries, beside the usual `head_dim**-0.5`.
         output_multiplier: of logits, before they are capped.
         post_eps: of the norms on what is added to the residual stream.
     """
     norm, post_norm = RMSNorm.Config(eps=eps, center=1.0), RMSNorm.Config(eps=post_eps, center=1.0)
     unit_norm = RMSNorm.Config(eps=eps, affine=False)
-    layers = tuple(
+    configs = tuple(
         DecoderLayer.Config(
             attention_norm=norm,
             attention=Attention.Config(
@@ -73,12 +72,12 @@ def muse_glimmer_config(
             feed_forward=FeedForward.Config(hidden_dim=hidden_dim, narrow_up_init=True),
             post_feed_forward_norm=post_norm,
         )
-        for window, rotates in zip(windows, rotary, strict=True)
+        for window, rotates in layers
     )
     return Decoder.Config(
         vocab_size=vocab_size,
         dim=dim,
-        layers=layers,
+        layers=configs,
         rotary=RotaryEmbedding.Config(theta=theta, max_sequence_length=max_sequence_length),
         # So the logits of an untrained model are all 0: its gain is the weight, and that starts at 0.
         norm=RMSNorm.Config(eps=eps, center=0.0),
@@ -91,11 +90,10 @@ def muse_glimmer_config(
     )
 
 
-def pattern(num_layers: int, window: int) -> dict[str, list[Any]]:
-    """`windows` and `rotary` as published: every fourth layer, counted back from the last, sees all tokens before it
-    and knows no positions; the others see `window` tokens."""
-    is_global = [(num_layers - 1 - i) % 4 == 0 for i in range(num_layers)]
-    return {"windows": [None if each else window for each in is_global], "rotary": [not each for each in is_global]}
+def pattern(num_layers: int, window: int) -> list[tuple[int | None, bool]]:
+    """`layers` as published: every fourth, counted back from the last, sees all tokens before it and knows no
+    positions; the others see `window` tokens."""
+    return [(window, True) if (num_layers - 1 - i) % 4 else (None, False) for i in range(num_layers)]
 
 
 def muse_glimmer_debug_config(*, vocab_size: int = 4096) -> Decoder.Config:
@@ -107,7 +105,7 @@ def muse_glimmer_debug_config(*, vocab_size: int = 4096) -> Decoder.Config:
         num_heads=6,
         head_dim=32,
         hidden_dim=576,
-        **pattern(num_layers=8, window=64),
+        layers=pattern(num_layers=8, window=64),
         output_multiplier=1.0,
         max_sequence_length=2048,
     )
@@ -119,7 +117,7 @@ def muse_glimmer_30b_config() -> Decoder.Config:
         dim=6656,
         num_heads=32,
         hidden_dim=19968,
-        **pattern(num_layers=52, window=2048),
+        layers=pattern(num_layers=52, window=2048),
         output_multiplier=0.19611613513818404,  # (6656 / 256)**-0.5
     )
 
@@ -224,10 +222,13 @@ def from_hf_config(values: Mapping[str, Any]) -> Decoder.Config:
         if shared.pop("scaling") is not None:
             raise ConfigError("config.json: rope_parameters are scaled; this package's Muse Glimmer scales none")
         sizes = {key: shared[key] for key in shared if key not in ("num_layers", "tie_embeddings")}
+        windows = [_window(kind, text) for kind in text["layer_types"]]
+        rotary = [_rotates(theta, shared["theta"]) for theta in text["layer_rope_theta"]]
+        if not len(windows) == len(rotary) == shared["num_layers"]:
+            raise ConfigError("config.json: layer_types and layer_rope_theta need an entry for each layer")
         return muse_glimmer_config(
             **sizes,
-            windows=[_window(kind, text) for kind in text["layer_types"]],
-            rotary=[_rotates(theta, shared["theta"]) for theta in text["layer_rope_theta"]],
+            layers=list(zip(windows, rotary, strict=True)),
             query_scale=text["qk_scale_factor"],
             output_multiplier=text["output_multiplier"],
             output_soft_cap=text["final_logit_softcapping"],

@@ -96,7 +96,8 @@ class Attention(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
-        """
+        """Heads, and what happens to them before and after the core.
+
         Attributes:
             num_heads: of queries.
             num_kv_heads: of keys and values; divides `num_heads`.

@@ -16,7 +16,8 @@ class FeedForward(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
-        """
+        """Its width, and how it starts.
+
         Attributes:
             hidden_dim: F.
             narrow_up_init: whether the up projection starts as narrow as the down projection.

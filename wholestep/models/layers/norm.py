@@ -20,7 +20,8 @@ class RMSNorm(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
-        """
+        """Its eps, and what its gain is.
+
         Attributes:
             eps: added to the mean of squares.
             affine: whether there is a gain, and so a weight.
