@@ -43,15 +43,9 @@ class DecoderLayer(nn.Module):
             return DecoderLayer(self, dim, num_layers)
 
         def num_parameters(self, dim: int) -> int:
-            parts: list[RMSNorm.Config | Attention.Config | FeedForward.Config | None] = [
-                self.attention_norm,
-                self.attention,
-                self.post_attention_norm,
-                self.feed_forward_norm,
-                self.feed_forward,
-                self.post_feed_forward_norm,
-            ]
-            return sum(part.num_parameters(dim) for part in parts if part is not None)
+            norms = (self.post_attention_norm, self.post_feed_forward_norm)
+            parts = (self.attention_norm, self.attention, self.feed_forward_norm, self.feed_forward)
+            return sum(part.num_parameters(dim) for part in (*parts, *norms) if part is not None)
 
         def flops_per_token(self, dim: int, sequence_length: int) -> float:
             return self.attention.flops_per_token(dim, sequence_length) + self.feed_forward.flops_per_token(dim)
