@@ -14,11 +14,13 @@ import resource
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import psutil
+from hlo_cycles import cycles_by_module
 
 from wholestep.config.override import apply
 from wholestep.errors import DeviceMemoryError, WholestepError
@@ -29,6 +31,8 @@ from wholestep.xla.devices import device_mesh
 from wholestep.xla.memory_use import MemoryUse, compile_for_tpu
 from wholestep.xla.split_program import SplitProgram
 from wholestep.xla.topologies import topology_mesh
+
+PALLAS = ("wholestep.splash_attention", "wholestep.grouped_matmul")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,8 @@ class Figures:
         memory: `MemoryUse`, by field, and its total; of a split step that of the program that needs most.
         refused: bytes that the compiler says it needs at least, where it does not go on without them.
         matmul_flops: `step_flops`.
+        kernel_flops: of these, those of Pallas kernels, for which the compiler has no cycles.
+        cycles: the TPU compiler's estimate by module (`hlo_cycles`), kernels and collectives not among them.
         peak_rss: the most memory this process had.
     """
 
@@ -89,6 +95,8 @@ class Figures:
     memory: dict[str, int] | None
     refused: int | None
     matmul_flops: int
+    kernel_flops: int
+    cycles: dict[str, int] | None
     peak_rss: int
 
 
@@ -138,6 +146,8 @@ def figures(case: Case) -> Figures:
         memory={**asdict(most), "total": most.total} if most and not refused else None,
         refused=max(refused, default=None),
         matmul_flops=step_flops(program.step),
+        kernel_flops=step_flops(program.step, PALLAS),
+        cycles=dict(sum((cycles_by_module(each.as_text()) for each in compiled), Counter())) if case.topology else None,
         peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
 

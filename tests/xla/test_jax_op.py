@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 import jax
@@ -12,15 +11,14 @@ import torch
 from jax.experimental import pallas as pl
 from torch import Tensor
 from torch.nn import functional as F
+from xla.lowered import captured, lowered
 
 from wholestep import jax_op
 from wholestep.errors import LoweringError
 from wholestep.graph.costs import flops
-from wholestep.graph.passes.identities import drop_identities
-from wholestep.graph.trace import trace
 from wholestep.parallel import Mesh
 from wholestep.xla.devices import device_mesh
-from wholestep.xla.interpret import Interpreter, check_operators
+from wholestep.xla.interpret import check_operators
 from wholestep.xla.topologies import topology_mesh
 
 
@@ -150,25 +148,6 @@ def test_under_torch_compile(backend: str) -> None:
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     torch.testing.assert_close(compiled(*inputs), function(*inputs))
     assert_same(gradients([compiled(*inputs)], inputs), gradients([function(*inputs)], inputs))
-
-
-def captured(function, *inputs: Tensor) -> torch.fx.GraphModule:
-    with torch._subclasses.FakeTensorMode() as mode:
-        graph = trace(function, [mode.from_tensor(tensor) for tensor in inputs])
-    drop_identities(graph, {})
-    return graph
-
-
-def lowered(graph: torch.fx.GraphModule, mesh: jax.sharding.Mesh, *inputs: Tensor) -> jax.stages.Lowered:
-    """The graph as one program, under `shard_map`, in which every device computes the same."""
-    check_operators(graph)
-    spec = jax.sharding.PartitionSpec()
-    function = jax.shard_map(
-        functools.partial(Interpreter().run, graph), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
-    )
-    replicated = jax.sharding.NamedSharding(mesh, spec)
-    specs = [jax.ShapeDtypeStruct(x.shape, jnp.asarray(x.numpy()).dtype, sharding=replicated) for x in inputs]
-    return jax.jit(function).lower(*specs)
 
 
 def run_lowered(graph: torch.fx.GraphModule, *inputs: Tensor, devices: int = 1) -> list[Tensor]:
