@@ -11,11 +11,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from wholestep.models import llama3, muse_glimmer, qwen3, qwen3_moe
 from wholestep.checkpoint.huggingface import divided
 from wholestep.config.node import Node
 from wholestep.kernels.grouped_experts import GroupedExperts
 from wholestep.kernels.route_score import FusedRouteScore
+from wholestep.models import llama3, muse_glimmer, qwen3, qwen3_moe
 from wholestep.models.decoder import Decoder
 from wholestep.models.layers.rotary import Llama3Scaling
 

@@ -188,9 +188,9 @@ class Reader:
         return np.asarray(self._slice(name)[index]).view(dtype)
 
     def require(self, expected: Mapping[str, Shaped], left_out: Callable[[str], bool] = lambda name: False) -> None:
-        """Raise CheckpointError, naming the first of them, unless the tensors' names and shapes are the expected ones; there
-        may be others for which `left_out` is true."""
-        faults = []
+        """Raise CheckpointError, which names the first faults, unless the tensors' names and shapes are the expected
+        ones; there may be others for which `left_out` is true."""
+        faults: list[str] = []
         for name, spec in expected.items():
             if name not in self._file_of:
                 # For those that are shown: in a file of other names each would be compared with all of these.

@@ -86,7 +86,7 @@ def nothing_left_out(name: str) -> bool:
 
 
 def equal_layers_to_hf(config: Decoder.Config) -> dict[str, Any]:
-    """What the `config.json` of all families of equal layers says, but for their feed-forwards; token ids are null until
+    """What the `config.json` of all families of equal layers says but of their feed-forwards; token ids are null until
     the caller sets them."""
     layer, rotary = config.layers[0], config.rotary
     values = {
@@ -118,7 +118,7 @@ def equal_layers_to_hf(config: Decoder.Config) -> dict[str, Any]:
 
 
 def equal_layers_from_hf(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `equal_layers_config` but `qk_norm` and `feed_forward`; reads the layouts of transformers 4 and 5.
+    """The arguments of `equal_layers_config` but `feed_forward` and `qk_norm`; reads layouts of transformers 4 and 5.
 
     Raises ConfigError for rotary scaling of another kind, and KeyError for a missing key.
     """

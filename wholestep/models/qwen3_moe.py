@@ -1,4 +1,5 @@
-"""Qwen3's mixtures of experts (Yang et al. 2025): published dimensions, and the layout of their Hugging Face checkpoints."""
+"""Qwen3's mixtures of experts (Yang et al. 2025): published dimensions, and the layout of their Hugging Face
+checkpoints."""
 
 from __future__ import annotations
 
@@ -100,7 +101,9 @@ def hf_names(name: str, config: Decoder.Config) -> tuple[str, ...]:
     found = renamed(name, _HF_NAMES, "Qwen3 MoE")
     if "{expert}" not in found:
         return (found,)
-    return tuple(found.format(expert=expert) for expert in range(config.layers[0].feed_forward.num_experts))
+    mixture = config.layers[0].feed_forward
+    assert isinstance(mixture, MixtureOfExperts.Config), f"a model without mixtures of experts has no {name}"
+    return tuple(found.format(expert=expert) for expert in range(mixture.num_experts))
 
 
 hf_left_out = nothing_left_out

@@ -34,15 +34,13 @@ def export_run(directory: Path, target: Path) -> dict[str, Any]:
     tokenizer = load_pretrained(str(run.tokenizer))
     config = {**family.hf_config(recipe.model), "bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
     parameters = dict(build_model(recipe).named_parameters())
-    names = {f"parameter/{name}": family.hf_names(name, recipe.model) for name in parameters}
-    plan = dict(
-        part for name, own in names.items() for part in divided(own, parameters[name.removeprefix("parameter/")])
-    )
+    names = {name: family.hf_names(name, recipe.model) for name in parameters}
+    plan = dict(part for name, parameter in parameters.items() for part in divided(names[name], parameter))
     with Checkpoints(run.checkpoints) as checkpoints:
         step = checkpoints.latest()
         if step is None:
             raise CheckpointError(f"{directory} has no checkpoint to export")
-        tensors = checkpoints.tensors(step, list(names))
-        parts = (part for name, tensor in tensors for part in divided(names[name], tensor))
+        tensors = checkpoints.tensors(step, [f"parameter/{name}" for name in names])
+        parts = (part for own, (_, whole) in zip(names.values(), tensors, strict=True) for part in divided(own, whole))
         huggingface.write(target, plan, parts, config, beside=tokenizer.save_pretrained)
     return {"step": step, "directory": str(target)}
