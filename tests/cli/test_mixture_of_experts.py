@@ -16,7 +16,7 @@ from wholestep.checkpoint.huggingface import Reader
 def test_train_then_export_then_transformers_then_init(capsys, tmp_path, corpus) -> None:
     run, folder = tmp_path / "run", tmp_path / "hf"
     # Of 5 experts of 44 rows, each of 8 devices has parts; the last has padding too.
-    words = as_words({**OVERRIDES, "model.layers.*.feed_forward.num_experts": 5})
+    words = as_words({**OVERRIDES, "model.layers.*.feed_forward.num_experts": 5, "microbatches": 1, "model.layers": 1})
     train = ["train", "qwen3_moe_debug", "--data", str(corpus), "--json"]
     code, out, err = run_cli(capsys, *train, *words, "--steps", "3", "--out", str(run))
     assert code == 0, err
@@ -25,8 +25,8 @@ def test_train_then_export_then_transformers_then_init(capsys, tmp_path, corpus)
     code, out, err = run_cli(capsys, "export", str(run), "--to", str(folder), "--json")
     assert code == 0 and json.loads(out)["step"] == 3, err
     reader = Reader(folder)
-    assert reader.shape("model.layers.1.mlp.experts.4.gate_proj.weight") == (44, 36)
-    assert reader.shape("model.layers.1.mlp.experts.4.down_proj.weight") == (36, 44)
+    assert reader.shape("model.layers.0.mlp.experts.4.gate_proj.weight") == (44, 36)
+    assert reader.shape("model.layers.0.mlp.experts.4.down_proj.weight") == (36, 44)
     model, report = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
     with torch.no_grad():
