@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from wholestep.checkpoint.huggingface import Reader, write
+from wholestep.checkpoint.huggingface import Reader, divided, write
 from wholestep.errors import CheckpointError
 
 CONFIG = {"model_type": "test", "hidden_size": 4}
@@ -164,6 +164,19 @@ def test_reader_names_damage(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-3])
     with pytest.raises(CheckpointError, match=r"model.safetensors cannot be read"):
         Reader(tmp_path / "model")
+
+
+def test_divided_by_rows() -> None:
+    tensor = torch.arange(12).view(6, 2)
+    parts = list(divided(["a", "b", "c"], tensor))
+    assert [(name, part.tolist()) for name, part in parts] == [
+        ("a", [[0, 1], [2, 3]]),
+        ("b", [[4, 5], [6, 7]]),
+        ("c", [[8, 9], [10, 11]]),
+    ]
+    assert all(part.untyped_storage().data_ptr() == tensor.data_ptr() for _, part in parts)
+    scalar = np.array(7)
+    assert list(divided(["a"], scalar)) == [("a", scalar)]
 
 
 def test_require_lists_every_fault(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +11,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from wholestep.models import llama3, muse_glimmer, qwen3
+from wholestep.checkpoint.huggingface import divided
+from wholestep.config.node import Node
+from wholestep.kernels.grouped_experts import GroupedExperts
+from wholestep.kernels.route_score import FusedRouteScore
+from wholestep.models import llama3, muse_glimmer, qwen3, qwen3_moe
 from wholestep.models.decoder import Decoder
 from wholestep.models.layers.rotary import Llama3Scaling
 
@@ -31,6 +35,7 @@ class Family:
         auto_class: theirs, by which a folder is loaded.
         published: how many parameters each of our published sizes has.
         can_tie: whether embedding and head can be one.
+        how: what of its feed-forwards no checkpoint says.
     """
 
     module: ModuleType
@@ -40,6 +45,7 @@ class Family:
     auto_class: Any
     published: dict[Callable[[], Decoder.Config], int]
     can_tie: bool = True
+    how: Mapping[str, Node | bool] = field(default_factory=lambda: {"narrow_up_init": True})
 
     def __str__(self) -> str:
         return self.module.__name__.rpartition(".")[2]
@@ -55,6 +61,12 @@ def tiny_llama3(tied: bool) -> Decoder.Config:
 
 def tiny_qwen3(tied: bool) -> Decoder.Config:
     return qwen3.qwen3_config(**TINY_SIZES, num_layers=2, num_heads=6, hidden_dim=64, tie_embeddings=tied)
+
+
+def tiny_qwen3_moe(tied: bool) -> Decoder.Config:
+    return qwen3_moe.qwen3_moe_config(
+        **TINY_SIZES, num_layers=2, num_heads=6, hidden_dim=12, num_experts=5, num_chosen=2, tie_embeddings=tied
+    )
 
 
 def tiny_muse_glimmer(tied: bool = False) -> Decoder.Config:
@@ -102,6 +114,15 @@ FAMILIES = (
         },
     ),
     Family(
+        qwen3_moe,
+        tiny_qwen3_moe,
+        transformers.Qwen3MoeConfig,
+        transformers.Qwen3MoeForCausalLM,
+        transformers.AutoModelForCausalLM,
+        {qwen3_moe.qwen3_30b_a3b_config: 30_532_122_624, qwen3_moe.qwen3_235b_a22b_config: 235_093_634_560},
+        how={"inner": GroupedExperts.Plain(), "route_score": FusedRouteScore.Config()},
+    ),
+    Family(
         muse_glimmer,
         tiny_muse_glimmer,
         transformers.MuseGlimmerConfig,
@@ -111,6 +132,12 @@ FAMILIES = (
         can_tie=False,
     ),
 )
+
+
+def hf_tensors(family: Family, model: Decoder) -> dict[str, Tensor]:
+    """The model's parameters, and parts of them, as a checkpoint calls them; all views."""
+    parameters = model.named_parameters()
+    return dict(part for name, own in parameters for part in divided(family.module.hf_names(name, model.config), own))
 
 
 @torch.no_grad()

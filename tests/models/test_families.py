@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from models.families import FAMILIES, VOCABULARY, Family, hf_logits_of, logits_of, randomize
+from models.families import FAMILIES, VOCABULARY, Family, hf_logits_of, hf_tensors, logits_of, randomize
 
 from wholestep.checkpoint.huggingface import Reader, write
 from wholestep.config.override import replace
@@ -51,7 +51,7 @@ def test_transformers_loads_what_we_write(tmp_path: Path, family: Family, tied: 
     ours = config.build()
     ours.init_weights()
     randomize(ours)
-    tensors = {module.hf_name(name): parameter for name, parameter in ours.named_parameters()}
+    tensors = hf_tensors(family, ours)
     values = {**module.hf_config(config), "bos_token_id": 1, "eos_token_id": 2}
     write(tmp_path / "model", tensors, tensors.items(), values, max_shard_bytes=20_000)
 
@@ -73,28 +73,18 @@ def test_we_load_what_transformers_writes(tmp_path: Path, family: Family, tied: 
     loaded_config = module.from_hf_config(reader.config)
     assert loaded_config == config
     ours = loaded_config.build()
-    names = {name: module.hf_name(name) for name, _ in ours.named_parameters()}
-    reader.require({names[name]: parameter for name, parameter in ours.named_parameters()}, module.hf_left_out)
+    tensors = hf_tensors(family, ours)
+    reader.require(tensors, module.hf_left_out)
     with torch.no_grad():
-        for name, parameter in ours.named_parameters():
-            parameter.copy_(torch.from_numpy(reader.read(names[name])))
+        for name, tensor in tensors.items():
+            tensor.copy_(torch.from_numpy(reader.read(name)))
     torch.testing.assert_close(logits_of(ours, TOKENS), hf_logits_of(theirs, TOKENS), rtol=0, atol=1e-4)
 
 
 @each_family
-def test_hf_names_are_transformers_own(family: Family) -> None:
-    config = family.tiny(False)
-    with torch.device("meta"):
-        ours, theirs = config.build(), family.model_class(family.config_class(**family.module.hf_config(config)))
-    assert {family.module.hf_name(name): parameter.shape for name, parameter in ours.named_parameters()} == {
-        name: parameter.shape for name, parameter in theirs.named_parameters() if not family.module.hf_left_out(name)
-    }
-
-
-@each_family
-def test_hf_name_refuses_an_unknown_parameter(family: Family) -> None:
+def test_hf_names_refuses_an_unknown_parameter(family: Family) -> None:
     with pytest.raises(ConfigError, match=r"no counterpart of the parameter 'layers.0.attention.sinks'"):
-        family.module.hf_name("layers.0.attention.sinks")
+        family.module.hf_names("layers.0.attention.sinks", family.tiny(False))
 
 
 @each_family
@@ -118,6 +108,7 @@ def test_hf_config_refuses_what_it_cannot_say(family: Family, path: str, value: 
 def test_hf_config_says_nothing_of_how(family: Family) -> None:
     config = family.tiny(False)
     values = family.module.hf_config(config)
-    for path, value in {"embedding_std": 0.5, "lm_head.std": 0.5, "layers.*.feed_forward.narrow_up_init": True}.items():
+    how = {f"layers.*.feed_forward.{name}": value for name, value in family.how.items()}
+    for path, value in {"embedding_std": 0.5, "lm_head.std": 0.5, **how}.items():
         config = replace(config, path, value)
     assert family.module.hf_config(config) == values

@@ -21,7 +21,7 @@ def test_unscaled_rotary_equals_transformers() -> None:
     randomize(theirs)
     assert llama3.from_hf_config(theirs.config.to_dict()) == config
     parameters = dict(theirs.named_parameters())
-    ours.load_state_dict({name: parameters[llama3.hf_name(name)] for name, _ in ours.named_parameters()})
+    ours.load_state_dict({name: parameters[llama3.hf_names(name, config)[0]] for name, _ in ours.named_parameters()})
     tokens = torch.randint(VOCABULARY, (2, 40), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(logits_of(ours, tokens), hf_logits_of(theirs, tokens), rtol=0, atol=1e-4)
 

@@ -29,7 +29,8 @@ def pair() -> tuple[Decoder, MuseGlimmerForConditionalGeneration]:
     theirs = MuseGlimmerForConditionalGeneration(MuseGlimmerConfig(**muse_glimmer.hf_config(config)))
     randomize(theirs)
     ours, parameters = config.build(), dict(theirs.named_parameters())
-    ours.load_state_dict({name: parameters[muse_glimmer.hf_name(name)] for name, _ in ours.named_parameters()})
+    names = {name: muse_glimmer.hf_names(name, config)[0] for name, _ in ours.named_parameters()}
+    ours.load_state_dict({name: parameters[names[name]] for name in names})
     return ours, theirs
 
 

@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +24,8 @@ from wholestep.errors import CheckpointError, nearest
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 CONFIG_FILE = "config.json"
+
+_SHOWN = 10  # how many differences between a directory and a model an error names
 
 # The safetensors format's name of each numpy dtype.
 _CODES = {
@@ -138,6 +140,17 @@ def _write_shard(
         os.fsync(file.fileno())
 
 
+def divided(names: Sequence[str], tensor: Any) -> Iterator[tuple[str, Any]]:
+    """Each of `names` with its equal share of the rows of `tensor`, numpy's or torch's, in order; views, no copies."""
+    if len(names) == 1:
+        yield names[0], tensor  # which may be a scalar, without rows
+        return
+    rows, rest = divmod(tensor.shape[0], len(names))
+    assert not rest, f"{tensor.shape[0]} rows for {len(names)} tensors"
+    for number, name in enumerate(names):
+        yield name, tensor[number * rows : (number + 1) * rows]
+
+
 class Reader:
     """A Hugging Face model directory, read tensor by tensor and slice by slice; nothing is ever unpickled.
 
@@ -175,18 +188,21 @@ class Reader:
         return np.asarray(self._slice(name)[index]).view(dtype)
 
     def require(self, expected: Mapping[str, Shaped], left_out: Callable[[str], bool] = lambda name: False) -> None:
-        """Raise CheckpointError, naming all of them, unless the tensors' names and shapes are the expected ones; there
-        may be others for which `left_out` is true."""
-        faults = []
+        """Raise CheckpointError, which names the first faults, unless the tensors' names and shapes are the expected
+        ones; there may be others for which `left_out` is true."""
+        faults: list[str] = []
         for name, spec in expected.items():
             if name not in self._file_of:
-                faults.append(f"{name!r} is missing{nearest(name, self._file_of, count=1)}")
+                # For those that are shown: in a file of other names each would be compared with all of these.
+                likely = nearest(name, self._file_of, count=1) if len(faults) < _SHOWN else ""
+                faults.append(f"{name!r} is missing{likely}")
             elif self.shape(name) != (wanted := tuple(spec.shape)):
                 faults.append(f"{name!r} has shape {self.shape(name)}, the model needs {wanted}")
         others = [name for name in self._file_of if name not in expected and not left_out(name)]
         faults += [f"{name!r} is not a parameter of the model" for name in others]
         if faults:
-            shown = [*faults[:10], *([f"and {len(faults) - 10} more"] if len(faults) > 10 else [])]
+            more = [f"and {len(faults) - _SHOWN} more"] if len(faults) > _SHOWN else []
+            shown = [*faults[:_SHOWN], *more]
             raise CheckpointError("\n  ".join([f"{self.directory} does not fit the model:", *shown]))
 
     def _find_tensors(self) -> dict[str, str]:

@@ -14,6 +14,7 @@ from wholestep.models.decoder import Decoder, DecoderLayer
 from wholestep.models.layers.attention import Attention, CoreAttention
 from wholestep.models.layers.feed_forward import FeedForward
 from wholestep.models.layers.head import LabelLogits
+from wholestep.models.layers.mixture import MixtureOfExperts
 from wholestep.models.layers.norm import RMSNorm
 from wholestep.models.layers.rotary import Llama3Scaling, RotaryEmbedding
 
@@ -26,7 +27,7 @@ def equal_layers_config(
     num_heads: int,
     num_kv_heads: int,
     head_dim: int,
-    hidden_dim: int,
+    feed_forward: FeedForward.Config | MixtureOfExperts.Config,
     eps: float,
     theta: float,
     max_sequence_length: int,
@@ -42,7 +43,7 @@ def equal_layers_config(
             num_heads=num_heads, num_kv_heads=num_kv_heads, head_dim=head_dim, qk_norm=norm if qk_norm else None
         ),
         feed_forward_norm=norm,
-        feed_forward=FeedForward.Config(hidden_dim=hidden_dim),
+        feed_forward=feed_forward,
     )
     return Decoder.Config(
         vocab_size=vocab_size,
@@ -68,6 +69,7 @@ HF_FEED_FORWARD_NORM = (
     r"layers\.(\d+)\.feed_forward_norm\.weight",
     r"model.layers.\1.post_attention_layernorm.weight",
 )
+HF_QK_NORM = (r"layers\.(\d+)\.attention\.([qk]_norm)\.weight", r"model.layers.\1.self_attn.\2.weight")
 
 
 def renamed(name: str, names: Iterable[tuple[str, str]], family: str) -> str:
@@ -84,12 +86,12 @@ def nothing_left_out(name: str) -> bool:
 
 
 def equal_layers_to_hf(config: Decoder.Config) -> dict[str, Any]:
-    """What the `config.json` of all families of equal layers says; token ids are null until the caller sets them."""
+    """What the `config.json` of all families of equal layers says but of their feed-forwards; token ids are null until
+    the caller sets them."""
     layer, rotary = config.layers[0], config.rotary
     values = {
         "vocab_size": config.vocab_size,
         "hidden_size": config.dim,
-        "intermediate_size": layer.feed_forward.hidden_dim,
         "num_hidden_layers": len(config.layers),
         "num_attention_heads": layer.attention.num_heads,
         "num_key_value_heads": layer.attention.num_kv_heads,
@@ -116,7 +118,7 @@ def equal_layers_to_hf(config: Decoder.Config) -> dict[str, Any]:
 
 
 def equal_layers_from_hf(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of `equal_layers_config` but `qk_norm`; reads the layouts of transformers 4 and 5.
+    """The arguments of `equal_layers_config` but `feed_forward` and `qk_norm`; reads layouts of transformers 4 and 5.
 
     Raises ConfigError for rotary scaling of another kind, and KeyError for a missing key.
     """
@@ -129,7 +131,6 @@ def equal_layers_from_hf(values: Mapping[str, Any]) -> dict[str, Any]:
         "num_heads": num_heads,
         "num_kv_heads": values.get("num_key_value_heads") or num_heads,
         "head_dim": values.get("head_dim") or dim // num_heads,
-        "hidden_dim": values["intermediate_size"],
         "eps": values["rms_norm_eps"],
         "theta": theta,
         "max_sequence_length": values["max_position_embeddings"],

@@ -19,6 +19,7 @@ from wholestep.models.families import (
     renamed,
     require,
 )
+from wholestep.models.layers.feed_forward import FeedForward
 from wholestep.models.layers.rotary import Llama3Scaling
 
 
@@ -45,7 +46,7 @@ def llama3_config(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        hidden_dim=hidden_dim,
+        feed_forward=FeedForward.Config(hidden_dim=hidden_dim),
         eps=eps,
         theta=theta,
         max_sequence_length=max_sequence_length,
@@ -108,13 +109,13 @@ def llama3_405b_config() -> Decoder.Config:
     return llama3_config(dim=16384, num_layers=126, num_heads=128, hidden_dim=53248, scaling=Llama3Scaling(factor=8.0))
 
 
-def hf_name(name: str) -> str:
+def hf_names(name: str, config: Decoder.Config) -> tuple[str, ...]:
     """The name in a Hugging Face Llama checkpoint of the parameter that `Decoder` calls `name`.
 
     Shapes and layouts are equal on both sides. With tied embeddings neither side stores `lm_head.weight`.
     Raises ConfigError for a name that the family does not have.
     """
-    return renamed(name, (*HF_NAMES, HF_FEED_FORWARD_NORM), "Llama")
+    return (renamed(name, (*HF_NAMES, HF_FEED_FORWARD_NORM), "Llama"),)
 
 
 hf_left_out = nothing_left_out
@@ -135,6 +136,7 @@ def hf_config(config: Decoder.Config) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         **equal_layers_to_hf(config),
+        "intermediate_size": config.layers[0].feed_forward.hidden_dim,
         "mlp_bias": False,
     }
     check_expressible(config, from_hf_config(values), "Llama")
@@ -149,4 +151,5 @@ def from_hf_config(values: Mapping[str, Any]) -> Decoder.Config:
     required = {"model_type": "llama", "hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
     require(values, required, "Llama")
     with missing_keys_named():
-        return equal_layers_config(**equal_layers_from_hf(values))
+        feed_forward = FeedForward.Config(hidden_dim=values["intermediate_size"])
+        return equal_layers_config(**equal_layers_from_hf(values), feed_forward=feed_forward)

@@ -131,14 +131,14 @@ _HF_NAMES = (
 )
 
 
-def hf_name(name: str) -> str:
+def hf_names(name: str, config: Decoder.Config) -> tuple[str, ...]:
     """The name in a Hugging Face Muse Glimmer checkpoint of the parameter that `Decoder` calls `name`.
 
     Shapes and layouts are equal on both sides. Raises ConfigError for a name that the family does not have.
     """
     inside = renamed(name, _HF_NAMES, "Muse Glimmer")
     prefix = "model."
-    return f"{prefix}language_model.{inside.removeprefix(prefix)}" if inside.startswith(prefix) else inside
+    return (f"{prefix}language_model.{inside.removeprefix(prefix)}" if inside.startswith(prefix) else inside,)
 
 
 def hf_left_out(name: str) -> bool:
@@ -180,6 +180,7 @@ def hf_config(config: Decoder.Config) -> dict[str, Any]:
     text = equal_layers_to_hf(config)
     del text["rope_scaling"]
     text |= {
+        "intermediate_size": layer.feed_forward.hidden_dim,
         "model_type": "muse_glimmer_text",
         "hidden_activation": text.pop("hidden_act"),
         "rope_parameters": {"rope_type": "default", "rope_theta": text.pop("rope_theta")},
@@ -228,6 +229,7 @@ def from_hf_config(values: Mapping[str, Any]) -> Decoder.Config:
             raise ConfigError("config.json: layer_types and layer_rope_theta need an entry for each layer")
         return muse_glimmer_config(
             **sizes,
+            hidden_dim=text["intermediate_size"],
             layers=list(zip(windows, rotary, strict=True)),
             query_scale=text["qk_scale_factor"],
             output_multiplier=text["output_multiplier"],

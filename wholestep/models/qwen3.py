@@ -9,6 +9,7 @@ from wholestep.models.decoder import Decoder
 from wholestep.models.families import (
     HF_FEED_FORWARD_NORM,
     HF_NAMES,
+    HF_QK_NORM,
     check_expressible,
     equal_layers_config,
     equal_layers_from_hf,
@@ -18,6 +19,7 @@ from wholestep.models.families import (
     renamed,
     require,
 )
+from wholestep.models.layers.feed_forward import FeedForward
 
 
 def qwen3_config(
@@ -40,7 +42,7 @@ def qwen3_config(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        hidden_dim=hidden_dim,
+        feed_forward=FeedForward.Config(hidden_dim=hidden_dim),
         eps=1e-6,
         theta=1e6,
         max_sequence_length=max_sequence_length,
@@ -95,19 +97,13 @@ def qwen3_32b_config() -> Decoder.Config:
     return qwen3_config(dim=5120, num_layers=64, num_heads=64, hidden_dim=25600)
 
 
-_HF_NAMES = (
-    *(*HF_NAMES, HF_FEED_FORWARD_NORM),
-    (r"layers\.(\d+)\.attention\.([qk]_norm)\.weight", r"model.layers.\1.self_attn.\2.weight"),
-)
-
-
-def hf_name(name: str) -> str:
+def hf_names(name: str, config: Decoder.Config) -> tuple[str, ...]:
     """The name in a Hugging Face Qwen3 checkpoint of the parameter that `Decoder` calls `name`.
 
     Shapes and layouts are equal on both sides. With tied embeddings neither side stores `lm_head.weight`.
     Raises ConfigError for a name that the family does not have.
     """
-    return renamed(name, _HF_NAMES, "Qwen3")
+    return (renamed(name, (*HF_NAMES, HF_FEED_FORWARD_NORM, HF_QK_NORM), "Qwen3"),)
 
 
 hf_left_out = nothing_left_out
@@ -123,6 +119,7 @@ def hf_config(config: Decoder.Config) -> dict[str, Any]:
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         **equal_layers_to_hf(config),
+        "intermediate_size": config.layers[0].feed_forward.hidden_dim,
         "use_sliding_window": False,
     }
     check_expressible(config, from_hf_config(values), "Qwen3")
@@ -137,4 +134,5 @@ def from_hf_config(values: Mapping[str, Any]) -> Decoder.Config:
     required = {"model_type": "qwen3", "hidden_act": "silu", "attention_bias": False, "use_sliding_window": False}
     require(values, required, "Qwen3")
     with missing_keys_named():
-        return equal_layers_config(**equal_layers_from_hf(values), qk_norm=True)
+        feed_forward = FeedForward.Config(hidden_dim=values["intermediate_size"])
+        return equal_layers_config(**equal_layers_from_hf(values), feed_forward=feed_forward, qk_norm=True)

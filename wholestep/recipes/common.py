@@ -30,8 +30,10 @@ def debug(model: Decoder.Config) -> Recipe:
     )
 
 
-def published(model: Decoder.Config, lr: float, devices: int, sequence_length: int = 8192) -> Recipe:
-    """A published size: one row a device, layers as a loop that keeps their inputs."""
+def published(
+    model: Decoder.Config, lr: float, devices: int, sequence_length: int = 8192, rows_per_device: int = 1
+) -> Recipe:
+    """A published size: layers as a loop that keeps their inputs."""
     return Recipe(
         model=model,
         optimizer=AdamW(lr=lr),
@@ -39,6 +41,6 @@ def published(model: Decoder.Config, lr: float, devices: int, sequence_length: i
         mesh=Mesh(fsdp=devices),
         layers=Layers(execution="loop", keep="recompute_all"),
         sequence_length=sequence_length,
-        batch_size=devices,
+        batch_size=devices * rows_per_device,
         steps=100_000,
     )

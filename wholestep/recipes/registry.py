@@ -18,8 +18,9 @@ from wholestep.pipeline import Recipe
 class Family(Protocol):
     """A module of `wholestep.models`: how its checkpoints look in Hugging Face's layout."""
 
-    def hf_name(self, name: str) -> str:
-        """A parameter's name there."""
+    def hf_names(self, name: str, config: Decoder.Config) -> tuple[str, ...]:
+        """The tensors there among which the rows of a model's parameter are divided, in order and equally; usually one.
+        Raises ConfigError for a name that the family does not have."""
 
     def hf_left_out(self, name: str) -> bool:
         """Whether the tensor called so there is of a part of the model that is not here."""

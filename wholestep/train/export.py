@@ -7,6 +7,7 @@ from typing import Any
 
 from wholestep.checkpoint import huggingface
 from wholestep.checkpoint.checkpoints import Checkpoints
+from wholestep.checkpoint.huggingface import divided
 from wholestep.data import load_pretrained
 from wholestep.errors import CheckpointError
 from wholestep.pipeline import build_model
@@ -16,7 +17,7 @@ from wholestep.train.run_directory import RunDirectory
 
 def export_run(directory: Path, target: Path) -> dict[str, Any]:
     """Write the parameters of the run's last checkpoint, fp32, with config and tokenizer, to a new folder `target`.
-    One tensor at a time is in memory.
+    One parameter at a time is in memory.
 
     Returns:
         `step`, of the checkpoint, and `directory`.
@@ -33,12 +34,13 @@ def export_run(directory: Path, target: Path) -> dict[str, Any]:
     tokenizer = load_pretrained(str(run.tokenizer))
     config = {**family.hf_config(recipe.model), "bos_token_id": tokenizer.bos_id, "eos_token_id": tokenizer.eos_id}
     parameters = dict(build_model(recipe).named_parameters())
-    plan = {family.hf_name(name): parameter for name, parameter in parameters.items()}
-    names = {f"parameter/{name}": family.hf_name(name) for name in parameters}
+    names = {name: family.hf_names(name, recipe.model) for name in parameters}
+    plan = dict(part for name, parameter in parameters.items() for part in divided(names[name], parameter))
     with Checkpoints(run.checkpoints) as checkpoints:
         step = checkpoints.latest()
         if step is None:
             raise CheckpointError(f"{directory} has no checkpoint to export")
-        tensors = ((names[name], tensor) for name, tensor in checkpoints.tensors(step, list(names)))
-        huggingface.write(target, plan, tensors, config, beside=tokenizer.save_pretrained)
+        tensors = checkpoints.tensors(step, [f"parameter/{name}" for name in names])
+        parts = (part for own, (_, whole) in zip(names.values(), tensors, strict=True) for part in divided(own, whole))
+        huggingface.write(target, plan, parts, config, beside=tokenizer.save_pretrained)
     return {"step": step, "directory": str(target)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 import numpy as np
 
-from wholestep.checkpoint.huggingface import Reader
+from wholestep.checkpoint.huggingface import Reader, divided
 from wholestep.graph.step import StepGraph, Value
 from wholestep.pipeline import Recipe, build_model, initializers
 from wholestep.recipes.registry import Family
@@ -48,27 +49,30 @@ def state_from_huggingface(
     """
     reader = Reader(directory)
     model = build_model(recipe)
-    expected = {family.hf_name(name): parameter for name, parameter in model.named_parameters()}
+    names = {name: family.hf_names(name, recipe.model) for name, _ in model.named_parameters()}
+    expected = dict(part for name, parameter in model.named_parameters() for part in divided(names[name], parameter))
     reader.require(expected, family.hf_left_out)
     state = unstack(initial_state(recipe, step, mesh), step, mesh)
     for value in unstacked_values(step):
         if value.kind == "parameter":
-            name = value.name.removeprefix("parameter/")
-            state[value.name] = _read_sharded(reader, family.hf_name(name), value, mesh)
+            state[value.name] = _read_sharded(reader, names[value.name.removeprefix("parameter/")], value, mesh)
     return stack(state, step, mesh)
 
 
-def _read_sharded(reader: Reader, name: str, value: Value, mesh: jax.sharding.Mesh) -> jax.Array:
-    shape = reader.shape(name)
+def _read_sharded(reader: Reader, names: Sequence[str], value: Value, mesh: jax.sharding.Mesh) -> jax.Array:
+    """What the tensors called `names` hold, one under the other; past their last row, the padding is zero."""
+    shape = reader.shape(names[0])
     rows = shape[0] if shape else 1
 
     def shard(index: tuple[slice, ...]) -> np.ndarray:
         first, last, _ = index[0].indices(value.shape[0])
-        present = slice(first, min(last, rows))
         result = np.zeros((last - first, *value.shape[1:]), carried(value.dtype))
-        if present.start < present.stop:
-            read = reader.read(name, (present, *index[1:])) if shape else reader.read(name)
-            result[: present.stop - present.start] = read
+        for number in range(first // rows, min(-(-last // rows), len(names))):
+            start = number * rows
+            wanted = slice(max(first, start), min(last, start + rows))
+            own = slice(wanted.start - start, wanted.stop - start)
+            read = reader.read(names[number], (own, *index[1:]) if shape else ())
+            result[wanted.start - first : wanted.stop - first] = read
         return result
 
     return jax.make_array_from_callback(value.shape, sharding(value, mesh), shard)
