@@ -3,8 +3,8 @@
     python benchmarks/kernels.py [--model NAME] [--show]
 
 A row is a training step of a few layers of a published size, on eight devices, as its recipe has it but for the
-kernels: none, then one more at a time. It comes from a fresh process and takes the place of the same row of an earlier run in
-results/kernels.json. Nothing runs: cycles are the compiler's estimates. It has none for the kernels themselves, which
+kernels: none, then one more at a time. It comes from a fresh process and takes the place of the same row of an earlier
+run in results/kernels.json. Nothing runs: cycles are the compiler's estimates. It has none for Pallas kernels, which
 are given the cycles that their FLOPs take at the chip's peak, the least that they can take.
 """
 

@@ -186,7 +186,7 @@ def test_balance_by_bias(execution: str) -> None:
 
 @pytest.mark.parametrize(("inner", "mesh"), list(itertools.product(INNER[1:], (ONE, FOUR))), ids=str)
 def test_kernels(inner: str, mesh: Mesh) -> None:
-    check("loss", inner, "recompute_all", "loop", mesh, microbatches=1)
+    check("loss", inner, "save_matmuls", "loop", mesh, microbatches=1)
 
 
 @pytest.mark.parametrize("inner", INNER)

@@ -15,9 +15,9 @@ from wholestep.graph.intermediates import FREE
 
 aten = torch.ops.aten
 
-# Products with weights. Those of activations with each other, attention's scores above all, can be larger than all of
-# these together and are cheap next to them.
-_MATMULS = frozenset({aten.mm.default, aten.addmm.default})
+# Products with weights; kernels add theirs. Those of activations with each other, attention's scores above all, can be
+# larger than all of these together and are cheap next to them.
+WEIGHT_PRODUCTS: set[object] = {aten.mm.default, aten.addmm.default}
 
 
 def save_all(node: fx.Node) -> Fate:
@@ -32,7 +32,8 @@ def recompute_all(node: fx.Node) -> Fate:
 
 def save_matmuls(node: fx.Node) -> Fate:
     """Layer inputs and the results of products with weights."""
-    return Fate.SAVE if node.op == "placeholder" or node.target in _MATMULS else Fate.RECOMPUTE
+    operator_node = node.all_input_nodes[0] if node.target is operator.getitem else node
+    return Fate.SAVE if node.op == "placeholder" or operator_node.target in WEIGHT_PRODUCTS else Fate.RECOMPUTE
 
 
 def save_attention(node: fx.Node) -> Fate:

@@ -17,6 +17,7 @@ import jax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from wholestep.graph.policies import WEIGHT_PRODUCTS
 from wholestep.kernels import grouped_matmul_tpu, ragged_dot
 from wholestep.models.layers.mixture import ExpertFeedForward
 from wholestep.xla.jax_op import JaxOp, jax_op
@@ -94,3 +95,6 @@ def _ragged_backward(residuals: Any, grads: list[jax.Array]) -> Any:
 def ragged_matmul(lhs_RK: jax.Array, rhs: Sequence[jax.Array], group_sizes_E: jax.Array) -> list[jax.Array]:
     """The same as `grouped_matmul` by JAX's operators."""
     return _ragged_forward(lhs_RK, rhs, group_sizes_E)[0]
+
+
+WEIGHT_PRODUCTS.update((grouped_matmul.forward_overload, ragged_matmul.forward_overload))

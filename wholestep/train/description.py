@@ -10,6 +10,7 @@ from typing import Any
 
 from wholestep.config.override import apply, replace, to_dict
 from wholestep.errors import CheckpointError
+from wholestep.kernels import turned_on
 from wholestep.pipeline import Recipe
 from wholestep.recipes.registry import Family, find
 from wholestep.train.run_directory import write_json
@@ -23,7 +24,7 @@ class Description:
         recipe: its registered name.
         overrides: `path=value` texts, applied in order.
         huggingface: where the run started from a Hugging Face model, that model's `config.json`; the recipe's model
-            is then the one it describes.
+            is then the one it describes, with the recipe's kernels.
     """
 
     recipe: str
@@ -43,7 +44,8 @@ class Description:
         """
         tree = find(self.recipe).function()
         if self.huggingface is not None:
-            tree = replace(tree, "model", self.family.from_hf_config(self.huggingface))
+            kernels = turned_on(tree)
+            tree = apply(replace(tree, "model", self.family.from_hf_config(self.huggingface)), kernels)
         return apply(tree, self.overrides)
 
     def write(self, file: Path) -> None:

@@ -105,6 +105,8 @@ class JaxOp:
     Attributes:
         name: `namespace::operator`.
         function: as it was decorated.
+        overload: the operator itself.
+        forward_overload: the one that takes its place where gradients are asked for.
     """
 
     def __init__(
@@ -114,7 +116,7 @@ class JaxOp:
         self.__doc__, self.__name__ = self.function.__doc__, self.function.__name__
         self._signature = implementation.signature
         self._aliases = aliases
-        self.overload = _define(implementation)
+        self.overload, self.forward_overload = _define(implementation)
         if flops is not None:
             _count_flops(implementation, flops)
 
@@ -275,8 +277,8 @@ class Plan:
         ]
 
 
-def _define(implementation: _Implementation) -> torch._ops.OpOverload:
-    """Register the three operators and their lowerings; returns the first."""
+def _define(implementation: _Implementation) -> tuple[torch._ops.OpOverload, torch._ops.OpOverload]:
+    """Register the three operators and their lowerings; returns the first two."""
     name, signature = implementation.name, implementation.signature
     torch.library.define(name, signature.schema(), tags=torch.Tag.pt2_compliant_tag)
     arrays = "Tensor[] arrays"
@@ -305,7 +307,7 @@ def _define(implementation: _Implementation) -> torch._ops.OpOverload:
     torch.library.impl(name, "Autograd")(partial(_differentiable, implementation, plain, forward, backward))
     if implementation.donate:
         DONATED[plain] = signature.positions(implementation.donate)
-    return plain
+    return plain, forward
 
 
 def _differentiable(
