@@ -92,4 +92,4 @@ def test_a_loop_is_made_by_rules() -> None:
 
 def test_save_attention_saves_what_leaves_the_core_and_nothing_else(between) -> None:
     saved = [name(node) for node in (*between.inputs, *between.candidates) if save_attention(node) is Fate.SAVE]
-    assert saved == ["input", "bmm@layers.0.attention.inner"]
+    assert saved == ["input", "where@layers.0.attention.inner"]
