@@ -101,7 +101,9 @@ def check_equal(results, expected) -> None:
     assert losses == pytest.approx(expected_losses, rel=1e-6)
     assert state.keys() == expected_state.keys()
     for name, value in expected_state.items():
-        error = relative_error(state[name], value)
+        # A square has twice the relative error of what it is the square of, which is what programs differ in.
+        of = np.sqrt if name.startswith("exp_avg_sq/") else np.asarray
+        error = relative_error(of(state[name]), of(value))
         assert error < 1e-6, f"{name} is off by {error:.1e}"
 
 
