@@ -1,11 +1,11 @@
 """What each kernel saves, by the TPU compiler: memory and cycles of real layers with it and without.
 
-    python benchmarks/kernels.py [--model NAME] [--show]
+    python benchmarks/kernels.py [--model NAME] [--topology NAME] [--show]
 
 A row is a training step of a few layers of a published size, on eight devices, as its recipe has it but for the
 kernels: none, then one more at a time. It comes from a fresh process and takes the place of the same row of an earlier
-run in results/kernels.json. Nothing runs: cycles are the compiler's estimates. It has none for Pallas kernels, which
-are given the cycles that their FLOPs take at the chip's peak, the least that they can take.
+run in results/kernels.json; docs/kernels.md shows them. Nothing runs: cycles are the compiler's estimates. It has none
+for Pallas kernels, which are given the cycles that their FLOPs take at the chip's peak, the least that they can take.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ import click
 from compiled_step import Case, in_own_process
 from machine import machine
 from rich.console import Console
-from rich.table import Table
+from rich.markdown import Markdown
 
 from wholestep.kernels import KERNELS
 from wholestep.xla.topologies import topology_chip
 
 RESULTS = Path(__file__).parent / "results" / "kernels.json"
+PAGE = Path(__file__).parents[1] / "docs" / "kernels.md"
+MARKS = ("<!-- by benchmarks/kernels.py -->", "<!-- end -->")
 MEMORY_LIMIT = 20 * 2**30
 TIMEOUT = 3600.0
 TOPOLOGIES = ("v6e:2x4", "tpu7x:2x2x1")
@@ -103,34 +105,50 @@ def store(row: Row) -> None:
     RESULTS.write_text(json.dumps({"machine": machine(), "rows": [*rows, row]}, indent=1) + "\n")
 
 
-def show(rows: Sequence[Row], console: Console) -> None:
+def tables(rows: Sequence[Row]) -> str:
+    """What there is, in Markdown, a table for each model."""
+    texts = []
     for recipe, model in MODELS.items():
         own = [row for row in rows if row["model"] == recipe]
-        title = f"{recipe}, {model.layers} layers, {model.rows} rows a device, 8 devices"
-        columns = ("temp GiB", "Mcycles", "of kernels, at least", "ms, at least", "compile s")
-        table = Table("for", "kernels", *columns, title=title)
-        for row in sorted(own, key=lambda row: (row["topology"], len(row["kernels"]))):
-            table.add_row(row["topology"], ", ".join(row["kernels"]) or "none", *cells(row))
-        if own:
-            console.print(table)
+        if not own:
+            continue
+        places = "row" if model.rows == 1 else "rows"
+        lines = [
+            f"**{recipe}**, {model.layers} layers, {model.rows} {places} a device, 8 devices",
+            "",
+            "| for | kernels | temporaries, GiB | Mcycles | of them Pallas, at least | ms, at least | compiled in, s |",
+            "|---|---|---:|---:|---:|---:|---:|",
+        ]
+        for row in sorted(own, key=lambda row: (row["topology"], choices(model).index(tuple(row["kernels"])))):
+            names = ", ".join(row["kernels"]) or "none"
+            lines.append(f"| {row['topology']} | {names} | {' | '.join(cells(row))} |")
+        texts.append("\n".join(lines))
+    return "\n\n".join(texts)
 
 
 def cells(row: Row) -> list[str]:
     if "failed" in row:
-        return ["failed: " + row["failed"]]
+        return [f"failed: {row['failed']}", *[""] * 4]
     if row["memory"] is None:
-        return [f"> {row['refused'] / 2**30:.2f}, refused"]
+        return [f"more than {row['refused'] / 2**30:.0f}: refused", *[""] * 4]
     chip = topology_chip(row["topology"])
     clock, peak = CYCLES_PER_SECOND[chip.name], chip.peak_flops / chip.devices
     kernel = row["kernel_flops"] / peak * clock
     total = sum(row["cycles"].values()) + kernel
     return [
         f"{row['memory']['temporaries'] / 2**30:.2f}",
-        f"{total / 1e6:,.1f}",
-        f"{kernel / 1e6:,.1f}",
-        f"{total / clock * 1e3:.1f}",
+        f"{total / 1e6:,.0f}",
+        f"{kernel / 1e6:,.0f}",
+        f"{total / clock * 1e3:.0f}",
         f"{row['compile']:.0f}",
     ]
+
+
+def write_page(text: str) -> None:
+    """Put the tables into docs/kernels.md, between its marks."""
+    before, _, rest = PAGE.read_text().partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    PAGE.write_text(f"{before}{MARKS[0]}\n\n{text}\n\n{MARKS[1]}{after}")
 
 
 @click.command(help=__doc__)
@@ -142,7 +160,8 @@ def main(names: tuple[str, ...], topologies: tuple[str, ...], only_show: bool) -
         for name in names or MODELS:
             for row in measure(MODELS[name], topologies):
                 store(row)
-    show(stored(), Console(width=140))
+    write_page(tables(stored()))
+    Console().print(Markdown(tables(stored())))
 
 
 if __name__ == "__main__":
