@@ -39,6 +39,7 @@ from wholestep.xla.topologies import topology_chip
 RESULTS = Path(__file__).parent / "results" / "depth.json"
 MEMORY_LIMIT = 20 * 2**30
 TIMEOUT = 3600.0
+PLAIN = "model.layers.*.attention.inner=dot_product"
 SMALL_TPU, POLICIES_TPU, LARGE_TPU = "v6e:2x2", "v6e:2x4", "tpu7x:4x4x8"
 UNROLLED_TPU_LIMIT = 32
 FLATNESS_TARGET = 1.2
@@ -76,12 +77,12 @@ def flatness(layers: Sequence[int], executions: Sequence[str]) -> Iterator[Row]:
 def policies(keeps: Sequence[str]) -> Iterator[Row]:
     """One row for each policy."""
     for keep in keeps:
-        assignments = ("layers.execution=loop", f"layers.keep={keep}")
+        assignments = (PLAIN, "layers.execution=loop", f"layers.keep={keep}")
         yield measured(Case(recipe="llama3_8b", assignments=assignments, topology=POLICIES_TPU), keep=keep)
 
 
 def large() -> Iterator[Row]:
-    assignments = ("layers.execution=loop", "layers.keep=recompute_all")
+    assignments = (PLAIN, "layers.execution=loop", "layers.keep=recompute_all")
     yield measured(Case(recipe="llama3_405b", assignments=assignments, topology=LARGE_TPU), keep="recompute_all")
 
 

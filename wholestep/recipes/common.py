@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wholestep.config.override import apply
 from wholestep.data import Text
 from wholestep.graph.optimizer import AdamW
 from wholestep.graph.schedule import Schedule
@@ -30,11 +31,20 @@ def debug(model: Decoder.Config) -> Recipe:
     )
 
 
+SPLASH = "model.layers.*.attention.inner=splash"
+FUSED_LOSS = "model.lm_head.inner=fused"
+
+
 def published(
-    model: Decoder.Config, lr: float, devices: int, sequence_length: int = 8192, rows_per_device: int = 1
+    model: Decoder.Config,
+    lr: float,
+    devices: int,
+    sequence_length: int = 8192,
+    rows_per_device: int = 1,
+    kernels: tuple[str, ...] = (SPLASH,),
 ) -> Recipe:
-    """A published size: layers as a loop that keeps their inputs."""
-    return Recipe(
+    """A published size: layers as a loop that keeps their inputs; the kernels that win there (docs/kernels.md)."""
+    recipe = Recipe(
         model=model,
         optimizer=AdamW(lr=lr),
         schedule=Schedule(warmup_steps=2000),
@@ -44,3 +54,4 @@ def published(
         batch_size=devices * rows_per_device,
         steps=100_000,
     )
+    return apply(recipe, kernels)

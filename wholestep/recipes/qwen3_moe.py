@@ -3,15 +3,11 @@ like size; Qwen3's are not published."""
 
 from __future__ import annotations
 
-from wholestep.config.override import replace
-from wholestep.kernels.fused_cross_entropy import FusedCrossEntropy
-from wholestep.kernels.grouped_experts import GroupedExperts
-from wholestep.kernels.route_score import FusedRouteScore
-from wholestep.kernels.splash_attention import SplashAttention
+from wholestep.config.override import apply
 from wholestep.models import qwen3_moe
 from wholestep.models.decoder import Decoder
 from wholestep.pipeline import Recipe
-from wholestep.recipes.common import DEBUG_VOCABULARY, debug, published
+from wholestep.recipes.common import DEBUG_VOCABULARY, FUSED_LOSS, SPLASH, debug, published
 from wholestep.recipes.registry import recipe
 
 
@@ -20,7 +16,7 @@ def qwen3_moe_debug() -> Recipe:
     """4M parameters on the Python standard library's sources: minutes on two CPU cores."""
     tree = debug(qwen3_moe.qwen3_moe_debug_config(vocab_size=DEBUG_VOCABULARY))
     # On two cores a step takes a sixth less than by `every_expert`.
-    return replace(tree, "model.layers.*.feed_forward.inner", GroupedExperts.Plain())
+    return apply(tree, ["model.layers.*.feed_forward.inner=ragged_dot"])
 
 
 @recipe(qwen3_moe)
@@ -36,9 +32,10 @@ def qwen3_235b_a22b() -> Recipe:
 
 
 def _published(model: Decoder.Config, lr: float) -> Recipe:
-    """With kernels: without them, every expert would see every token."""
-    tree = published(model, lr=lr, devices=128, sequence_length=4096, rows_per_device=8)
-    tree = replace(tree, "model.layers.*.attention.inner", SplashAttention.Config())
-    tree = replace(tree, "model.layers.*.feed_forward.inner", GroupedExperts.Kernel())
-    tree = replace(tree, "model.layers.*.feed_forward.route_score", FusedRouteScore.Config())
-    return replace(tree, "model.lm_head.inner", FusedCrossEntropy.Config())
+    """With kernels for experts too: without them, every expert would see every token."""
+    experts = (
+        "model.layers.*.feed_forward.inner=grouped_matmul",
+        "model.layers.*.feed_forward.route_score=route_score",
+    )
+    kernels = (SPLASH, FUSED_LOSS, *experts)
+    return published(model, lr=lr, devices=128, sequence_length=4096, rows_per_device=8, kernels=kernels)
