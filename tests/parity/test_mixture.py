@@ -75,12 +75,13 @@ class Looped(nn.Module):
             out_TD = out_TD.index_add(0, tokens, hidden @ down.T * scores_TC[tokens, places, None])
         if mixture.config.balance != "loss":
             return out_TD.view(B, L, D), None
-        # Hugging Face's term (`load_balancing_loss_func`), of one row at a time.
+        # Hugging Face's term (`load_balancing_loss_func`), of one row at a time, as the mean of both layers.
         terms = []
         for row in range(B):
             places = slice(row * L, (row + 1) * L)
             choices = F.one_hot(choices_TC[places], EXPERTS).float().mean(0)
-            terms.append((choices * probabilities_TE[places].mean(0)).sum() * EXPERTS * mixture.config.balance_rate)
+            evenness = (choices * probabilities_TE[places].mean(0)).sum() * EXPERTS
+            terms.append(evenness * mixture.config.balance_rate / 2)
         return out_TD.view(B, L, D), torch.stack(terms)
 
 

@@ -87,7 +87,7 @@ class Decoder(nn.Module):
     """tokens_BL, positions_BL, segment_ids_BL (integers) -> logits_BLV in the weights' dtype.
 
     With labels_BL (integers) instead (label_logits_BL, log_z_BL, balance_B), fp32: what the cross entropy takes of the
-    logits (`wholestep.models.layers.head.LabelLogits`), and the sum of the terms that mixtures of experts want
+    logits (`wholestep.models.layers.head.LabelLogits`), and the mean of the terms that mixtures of experts want
     minimized for each row, None where they want nothing.
 
     Positions restart at 0 with each document packed in a row; segment ids number the documents, 0 being padding. With
@@ -159,8 +159,8 @@ class Decoder(nn.Module):
             layer.build(dim=config.dim, num_layers=number if config.residual_init == "by_depth" else len(config.layers))
             for number, layer in enumerate(config.layers, start=1)
         )
-        mixtures = (layer.feed_forward for layer in config.layers)
-        self.balanced = any(isinstance(m, MixtureOfExperts.Config) and m.balance == "loss" for m in mixtures)
+        parts = (layer.feed_forward for layer in config.layers)
+        self.balanced_layers = sum(isinstance(p, MixtureOfExperts.Config) and p.balance == "loss" for p in parts)
         self.rotary = config.rotary.build(head_dim=config.head_dim())
         self.norm = config.norm.build(dim=config.dim)
         self.lm_head = config.lm_head.build(dim=config.dim, vocab_size=config.vocab_size)
@@ -186,8 +186,12 @@ class Decoder(nn.Module):
         if self.embedding_norm is not None:
             x_BLD = self.embedding_norm(x_BLD)
         cos_BLP, sin_BLP = self.rotary(positions_BL)
-        balance_B = x_BLD.new_zeros(x_BLD.shape[0], dtype=torch.float32) if self.training and self.balanced else None
+        balance_B = (
+            x_BLD.new_zeros(x_BLD.shape[0], dtype=torch.float32) if self.training and self.balanced_layers else None
+        )
         for layer in self.layers:
             x_BLD, balance_B = layer(x_BLD, balance_B, cos_BLP, sin_BLP, segment_ids_BL)
+        if balance_B is not None:
+            balance_B = balance_B / self.balanced_layers
         x_BLD = self.norm(x_BLD)
         return self.lm_head(x_BLD) if labels_BL is None else (*self.lm_head(x_BLD, labels_BL), balance_B)

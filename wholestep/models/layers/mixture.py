@@ -122,8 +122,9 @@ class MixtureOfExperts(nn.Module):
         balance: how experts are kept from being overloaded. `loss` has a term to minimize, for each row
             `balance_rate * E * sum over experts of (choices a token, times mean probability)`, whose sum is C where all
             are equal (Fedus et al. 2021, section 2.2; a row at a time, so that it does not depend on which rows a
-            device has). `bias` adds, after every step, `balance_rate` times the sign of what an expert's load was short
-            of the mean to what its choice is biased by (Wang et al. 2024, arXiv:2408.15664).
+            device has; of several layers the mean counts). `bias` adds, after every step, `balance_rate` times the sign
+            of what an expert's load was short of the mean to what its choice is biased by (Wang et al. 2024,
+            arXiv:2408.15664).
         balance_rate: of either.
         inner: the experts' matrix products.
         route_score: the sum over a token's experts.
@@ -153,7 +154,7 @@ class MixtureOfExperts(nn.Module):
     def __init__(self, config: Config, dim: int, num_layers: int) -> None:
         super().__init__()
         self.config = config
-        self.output_std = residual_std(num_layers)
+        self.init_std = residual_std(num_layers)
         experts, hidden = config.num_experts, config.hidden_dim
         self.router = Router(config, dim)
         self.gate_proj = nn.Parameter(torch.empty(experts * hidden, dim))
@@ -170,7 +171,7 @@ class MixtureOfExperts(nn.Module):
         self.router.init_weights()
         init_projection(self.gate_proj)
         init_projection(self.up_proj)
-        init_projection(self.down_proj, self.output_std)
+        init_projection(self.down_proj, self.init_std)
         for buffer in self.buffers(recurse=False):
             nn.init.zeros_(buffer)
 
@@ -189,7 +190,8 @@ class MixtureOfExperts(nn.Module):
         if self.training and config.balance == "loss":
             mean_choices_BE = chosen_BLE.float().mean(1)
             mean_probability_BE = probabilities_TE.view(B, L, -1).mean(1)
-            balance_B = config.balance_rate * config.num_experts * (mean_choices_BE * mean_probability_BE).sum(-1)
+            rate = config.balance_rate * config.num_experts
+            balance_B = rate * (mean_choices_BE * mean_probability_BE).sum(-1)
         rows_RD = _SendRows.apply(x_TD, order_R, place_R)
         gate_EFD, up_EFD, down_EDF = (
             weight.view(config.num_experts, -1, weight.shape[1])
