@@ -75,13 +75,13 @@ class Looped(nn.Module):
             out_TD = out_TD.index_add(0, tokens, hidden @ down.T * scores_TC[tokens, places, None])
         if mixture.config.balance != "loss":
             return out_TD.view(B, L, D), None
-        # Hugging Face's term (`load_balancing_loss_func`), of one row at a time, as the mean of both layers.
+        # Hugging Face's term (`load_balancing_loss_func`), of one row and layer at a time.
         terms = []
         for row in range(B):
             places = slice(row * L, (row + 1) * L)
             choices = F.one_hot(choices_TC[places], EXPERTS).float().mean(0)
             evenness = (choices * probabilities_TE[places].mean(0)).sum() * EXPERTS
-            terms.append(evenness * mixture.config.balance_rate / 2)
+            terms.append(evenness * mixture.config.balance_rate)
         return out_TD.view(B, L, D), torch.stack(terms)
 
 
