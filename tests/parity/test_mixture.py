@@ -134,6 +134,19 @@ def test_the_layer_equals_a_loop_over_experts(balance: str) -> None:
     assert ("cross_entropy" in metrics) == (balance == "loss")
 
 
+def test_the_balance_term_of_a_router_that_prefers_nobody() -> None:
+    """Every probability is 1 / E, so the term is the rate times C, whoever is chosen and however many layers there are."""
+    model = config("loss", rate=0.1).build()
+    model.init_weights()
+    with torch.no_grad():
+        for layer in model.layers:
+            layer.feed_forward.router.weight.zero_()
+    loss, weight, metrics = OBJECTIVE(model, as_tensors(random_batch(ROWS, LENGTH, 53, seed=1)))
+    assert (loss - metrics["cross_entropy"]).item() == pytest.approx(0.1 * CHOSEN * weight.item(), rel=1e-4)
+    model.eval()
+    assert OBJECTIVE(model, as_tensors(random_batch(ROWS, LENGTH, 53, seed=1)))[2] == {}
+
+
 def check(balance: str, inner: str, policy: str, execution: str, mesh: Mesh, microbatches: int) -> None:
     looped, cut = EXECUTIONS[execution]
     with torch.device("meta"):
