@@ -135,7 +135,7 @@ def test_the_layer_equals_a_loop_over_experts(balance: str) -> None:
 
 
 def test_the_balance_term_of_a_router_that_prefers_nobody() -> None:
-    """Every probability is 1 / E, so the term is the rate times C, whoever is chosen and however many layers there are."""
+    """Every probability is 1 / E, so the term is the rate times C, whoever is chosen, of however many layers."""
     model = config("loss", rate=0.1).build()
     model.init_weights()
     with torch.no_grad():

@@ -62,9 +62,18 @@ class SplashAttention(nn.Module):
 
     def forward(self, q_BLNH: Tensor, k_BLKH: Tensor, v_BLKH: Tensor, segment_ids_BL: Tensor) -> Tensor:
         config = self.config
-        scale = config.scale or q_BLNH.shape[-1] ** -0.5
-        shape = (config.causal, config.window, config.soft_cap, scale, config.block_q, config.block_kv)
-        return splash_attention(q_BLNH, k_BLKH, v_BLKH, segment_ids_BL, *shape)
+        return splash_attention(
+            q_BLNH,
+            k_BLKH,
+            v_BLKH,
+            segment_ids_BL,
+            causal=config.causal,
+            window=config.window,
+            soft_cap=config.soft_cap,
+            scale=q_BLNH.shape[-1] ** -0.5 if config.scale is None else config.scale,
+            block_q=config.block_q,
+            block_kv=config.block_kv,
+        )
 
 
 @dataclass(frozen=True)
@@ -138,18 +147,14 @@ def _forward(
     k_BLKH: jax.Array,
     v_BLKH: jax.Array,
     segment_ids_BL: jax.Array,
-    causal: bool,
-    window: int | None,
-    soft_cap: float | None,
-    scale: float,
-    block_q: int | None,
-    block_kv: int | None,
     *,
+    scale: float,
     interpret: bool,
+    **settings: Any,
 ) -> tuple[jax.Array, Any]:
     """out_BLNH in v's dtype; and what `_backward` takes."""
-    blocks = Blocks.of(q_BLNH.shape[1], window, q_BLNH.shape[3], block_q, block_kv)
-    run = _kernel(q_BLNH.shape[2], blocks, causal, window, soft_cap, interpret)
+    (_, length, heads, head_dim) = q_BLNH.shape
+    blocks, run = _kernel(length, heads, head_dim, interpret=interpret, **settings)
 
     def one_row(q_NLH: jax.Array, k_KLH: jax.Array, v_KLH: jax.Array, segment_ids_L: jax.Array) -> Any:
         out_NLH, (log_sum_NL,) = run(q_NLH, k_KLH, v_KLH, _segments(segment_ids_L))
@@ -157,28 +162,17 @@ def _forward(
 
     padded = _pad_heads(q_BLNH, k_BLKH, v_BLKH, segment_ids_BL, scale, blocks.length)
     out_BNLH, log_sum_BNL = jax.vmap(one_row)(*padded)
-    length = q_BLNH.shape[1]
     out_BLNH = out_BNLH[:, :, :length].transpose(0, 2, 1, 3).astype(v_BLKH.dtype)
     out_BLNH = jnp.where((segment_ids_BL == 0)[:, :, None, None], 0, out_BLNH)
     return out_BLNH, (q_BLNH, k_BLKH, v_BLKH, segment_ids_BL, out_BLNH, log_sum_BNL[:, :, :length])
 
 
 def _backward(
-    residuals: Any,
-    grad_BLNH: jax.Array,
-    causal: bool,
-    window: int | None,
-    soft_cap: float | None,
-    scale: float,
-    block_q: int | None,
-    block_kv: int | None,
-    *,
-    interpret: bool,
+    residuals: Any, grad_BLNH: jax.Array, *, scale: float, interpret: bool, **settings: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array, None]:
     q_BLNH, k_BLKH, v_BLKH, segment_ids_BL, out_BLNH, log_sum_BNL = residuals
-    length = q_BLNH.shape[1]
-    blocks = Blocks.of(length, window, q_BLNH.shape[3], block_q, block_kv)
-    run = _kernel(q_BLNH.shape[2], blocks, causal, window, soft_cap, interpret)
+    (_, length, heads, head_dim) = q_BLNH.shape
+    blocks, run = _kernel(length, heads, head_dim, interpret=interpret, **settings)
     # Padding has no gradient, and gives none to the keys.
     grad_BLNH = jnp.where((segment_ids_BL == 0)[:, :, None, None], 0, grad_BLNH)
     missing = blocks.length - length
@@ -196,18 +190,7 @@ def _backward(
     return (of_q.astype(jnp.float32) * scale).astype(q_BLNH.dtype), of_k.astype(k_BLKH.dtype), of_v, None
 
 
-def _flops(
-    q_BLNH: Any,
-    k_BLKH: Any,
-    v_BLKH: Any,
-    segment_ids_BL: Any,
-    causal: bool,
-    window: int | None,
-    soft_cap: float | None,
-    scale: float,
-    block_q: int | None,
-    block_kv: int | None,
-) -> int:
+def _flops(q_BLNH: Any, *, causal: bool, window: int | None, **others: Any) -> int:
     """Both products over the keys that some query sees; documents are not known."""
     B, L, N, H = q_BLNH.shape
     queries = np.arange(L)
@@ -222,31 +205,47 @@ def splash_attention(
     k_BLKH: jax.Array,
     v_BLKH: jax.Array,
     segment_ids_BL: jax.Array,
+    *,
     causal: bool,
     window: int | None,
     soft_cap: float | None,
     scale: float,
     block_q: int | None,
     block_kv: int | None,
-    *,
     interpret: bool,
 ) -> jax.Array:
     """out_BLNH in v's dtype; what it computes is `wholestep.models.layers.attention.CoreAttention`'s."""
-    shape = (causal, window, soft_cap, scale, block_q, block_kv)
-    return _forward(q_BLNH, k_BLKH, v_BLKH, segment_ids_BL, *shape, interpret=interpret)[0]
+    return _forward(
+        q_BLNH,
+        k_BLKH,
+        v_BLKH,
+        segment_ids_BL,
+        causal=causal,
+        window=window,
+        soft_cap=soft_cap,
+        scale=scale,
+        block_q=block_q,
+        block_kv=block_kv,
+        interpret=interpret,
+    )[0]
 
 
 def _kernel(
+    length: int,
     heads: int,
-    blocks: Blocks,
+    head_dim: int,
+    *,
     causal: bool,
     window: int | None,
     soft_cap: float | None,
+    block_q: int | None,
+    block_kv: int | None,
     interpret: bool,
-) -> kernel.SplashAttentionKernel:
-    mask = _mask(blocks.length, causal, window)
-    return kernel.make_splash_mha(
-        mask=masks.MultiHeadMask([mask] * heads),
+) -> tuple[Blocks, kernel.SplashAttentionKernel]:
+    """The kernel of one row, and its blocks."""
+    blocks = Blocks.of(length, window, head_dim, block_q, block_kv)
+    made = kernel.make_splash_mha(
+        mask=masks.MultiHeadMask([_mask(blocks.length, causal, window)] * heads),
         block_sizes=blocks.sizes(),
         head_shards=1,
         q_seq_shards=1,
@@ -254,6 +253,7 @@ def _kernel(
         save_residuals=True,
         interpret=interpret,
     )
+    return blocks, made
 
 
 @functools.cache

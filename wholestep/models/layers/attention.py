@@ -69,7 +69,7 @@ class DotProductAttention(nn.Module):
         G = N // K
         q_BKGLH = q_BLNH.reshape(B, L, K, G, H).permute(0, 2, 3, 1, 4)
         scores_BKGLM = (q_BKGLH.reshape(B, K, G * L, H) @ k_BLKH.permute(0, 2, 3, 1)).view(B, K, G, L, L)
-        scores_BKGLM = scores_BKGLM.float() * (self.config.scale or H**-0.5)
+        scores_BKGLM = scores_BKGLM.float() * (H**-0.5 if self.config.scale is None else self.config.scale)
         if (cap := self.config.soft_cap) is not None:
             scores_BKGLM = cap * torch.tanh(scores_BKGLM / cap)
         hidden_BLM = ~self._visible(segment_ids_BL)
