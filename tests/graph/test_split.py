@@ -30,7 +30,8 @@ def model(depth: int, widths: tuple[int, ...] = (46,), dropout: bool = False):
     with torch.device("meta"):
         module = dataclasses.replace(config, layers=tuple(kinds[i % len(kinds)] for i in range(depth))).build()
     for layer in module.layers if dropout else ():
-        layer.register_forward_hook(_drop)  # outside of the layer's call
+        # Outside of the layer's call:
+        layer.register_forward_hook(lambda layer, args, result: (_drop(layer, args, result[0]), *result[1:]))
         layer.attention.register_forward_hook(_drop)  # in it
     return module
 
