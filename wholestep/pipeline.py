@@ -216,6 +216,7 @@ _AT_LEAST_1 = frozenset(
 )
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "seed": (lambda seed: 0 <= seed < 2**32, "it is from 0 to 2**32 - 1"),
+    "objective.z_loss": (lambda rate: 0 <= rate < math.inf, "it is a finite number, not negative"),
     "optimizer.lr": (lambda lr: 0 <= lr < math.inf, "it is a finite number, not negative"),
     "optimizer.betas": (lambda betas: all(0 <= beta < 1 for beta in betas), "each is at least 0 and less than 1"),
     "optimizer.eps": (lambda eps: 0 < eps < math.inf, "it is a finite number greater than 0"),

@@ -32,7 +32,7 @@ def seen(node: str, segment_ids_L: torch.Tensor, **settings: object) -> torch.Te
     v = torch.zeros(1, L, 1, 64)
     v[0, :, 0, :L] = torch.eye(L)
     weights_LM = build(node, **settings)(q, k, v, segment_ids_L[None])[0, :, 0, :L]
-    rows = (segment_ids_L > 0).float()
+    rows = (segment_ids_L != 0).float()
     torch.testing.assert_close(weights_LM.sum(1), rows)
     return weights_LM > 0
 
@@ -49,6 +49,8 @@ def test_a_window_over_16_tokens_is_transformers_own(node: str, window: int) -> 
 def test_documents_see_themselves_and_padding_sees_nothing(node: str) -> None:
     segment_ids_L = torch.tensor([1, 1, 1, 2, 2, 0, 0, 1, 3, 0])
     same_LM = (segment_ids_L[:, None] == segment_ids_L) & (segment_ids_L > 0)
+    for others in (segment_ids_L * -2, segment_ids_L.to(torch.uint8) * 85):  # any numbers will do
+        assert torch.equal(seen(node, others, causal=False), same_LM)
     assert torch.equal(seen(node, segment_ids_L), same_LM.tril())
     assert torch.equal(seen(node, segment_ids_L, causal=False), same_LM)
     near_LM = (torch.arange(10)[:, None] - torch.arange(10)).abs() < 2
@@ -140,3 +142,12 @@ def test_twenty_steps_with_splash_are_those_of_the_plain_path() -> None:
             losses.setdefault(node, []).append(float(metrics["loss"]))
     assert losses["splash"] == pytest.approx(losses["dot_product"], rel=1e-4)
     assert losses["splash"][-1] < 0.7 * losses["splash"][0]
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 2, 64), (2, 0, 2, 64)], ids=str)
+@pytest.mark.parametrize("node", NODES)
+def test_nothing_gives_nothing(node: str, shape: tuple[int, ...]) -> None:
+    q = torch.zeros(shape, requires_grad=True)
+    out = build(node)(q, q, q, torch.ones(shape[:2], dtype=torch.long))
+    assert out.shape == shape
+    assert torch.autograd.grad(out.sum(), q)[0].shape == shape

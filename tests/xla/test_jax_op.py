@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from jax.experimental import pallas as pl
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 from xla.lowered import captured, lowered
 
@@ -201,15 +204,103 @@ def test_donated_arguments() -> None:
         check_operators(captured(lambda x: reuse(x) + x, X))
 
 
+def test_a_donated_argument_read_through_a_view() -> None:
+    def function(x: Tensor) -> Tensor:
+        x = x * 2
+        view = x.view(3, 5)
+        return reuse(x).view(3, 5) + view
+
+    with pytest.raises(LoweringError, match=r"reuse.default .* reads afterwards: give it a copy"):
+        check_operators(captured(function, X))
+
+
 def test_refused_tensors() -> None:
     with pytest.raises(TypeError, match="float64 tensor; programs carry float32"):
         scaled_silu(X.double())
     with pytest.raises(ValueError, match="does not fit int32"):
         rows_op(X, torch.tensor([2**40]))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # PyTorch's own, in torch.func
+def test_only_first_derivatives_in_reverse_mode() -> None:
+    """In every way to ask for others; none is silently zero."""
     x = X.clone().requires_grad_()
-    (grad,) = torch.autograd.grad(scaled_silu(x).square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
+    y = scaled_silu(x).sum() + x.pow(3).sum()
+    (grad,) = torch.autograd.grad(y, x, create_graph=True)
+    with pytest.raises(
+        RuntimeError, match="scaled_silu_backward has no derivative: a jax_op can be differentiated once"
+    ):
+        grad.square().sum().backward()
+    with pytest.raises(RuntimeError, match="can be differentiated once"):
+        torch.autograd.functional.hessian(lambda x: products(x, [x])[0].sum(), torch.ones(2))
+    with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+        torch.func.jvp(scaled_silu, (X,), (X,))
+    with forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward-mode derivative"):
+        scaled_silu(forward_ad.make_dual(X, X))
+
+
+def test_static_values_are_told_apart_by_more_than_equality() -> None:
+    @jax_op("test_jax_op::copysign")
+    def copysign(x: jax.Array, sign: float) -> jax.Array:
+        return jnp.copysign(x, sign)
+
+    ones = torch.ones(2)
+    assert [copysign(ones, sign)[0].item() for sign in (0.0, -0.0, 0.0)] == [1, -1, 1]
+
+
+def test_numpy_arrays_among_what_a_gradient_needs() -> None:
+    factors = np.arange(3.0, dtype=np.float32)
+
+    @jax_op("test_jax_op::closes_over")
+    def closes_over(x: jax.Array) -> jax.Array:
+        return x * factors
+
+    @jax_op(
+        "test_jax_op::keeps_array",
+        forward=lambda x: (x * factors, (factors,)),
+        backward=lambda residuals, grad: (grad * residuals[0],),
+    )
+    def keeps_array(x: jax.Array) -> jax.Array:
+        return x * factors
+
+    for op in (closes_over, keeps_array):
+        x = X.clone().requires_grad_()
+        op(x).sum().backward()
+        torch.testing.assert_close(x.grad, torch.from_numpy(factors).expand(5, 3))
+
+
+def test_a_module_that_holds_one_can_be_pickled() -> None:
+    assert pickle.loads(pickle.dumps(scaled_silu)) is scaled_silu
+
+
+def test_what_is_returned_must_be_as_declared() -> None:
+    @jax_op("test_jax_op::too_many")
+    def too_many(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return x, x * 2, x * 3
+
+    @jax_op("test_jax_op::not_one")
+    def not_one(x: jax.Array) -> jax.Array:
+        return x, x * 2
+
+    with pytest.raises(TypeError, match="too_many: the function is declared to return 2 arrays and returned 3"):
+        too_many(X)
+    with pytest.raises(TypeError, match="not_one: the function is declared to return one array and returned 2"):
+        not_one(X)
+
+
+def test_an_alias_takes_only_what_is_like_it() -> None:
+    with pytest.raises(TypeError, match=r"output 0 is torch.float32\[5, 3\] and cannot be written into 'total'"):
+        accumulate(torch.zeros(5, 3, dtype=torch.int32), X)
+    with pytest.raises(TypeError, match=r"cannot be written into 'total', which is torch.float32\[3\]"):
+        accumulate(torch.zeros(3), X)
+
+
+def test_arguments_may_have_any_name() -> None:
+    @jax_op("test_jax_op::names")
+    def names(*, forward: jax.Array, function: jax.Array, plain: float) -> jax.Array:
+        return forward * plain + function
+
+    assert torch.equal(names(forward=X, function=X, plain=2.0), X * 3)
 
 
 def test_refused_functions() -> None:
@@ -220,6 +311,15 @@ def test_refused_functions() -> None:
         return x
 
     def good(x: jax.Array) -> jax.Array:
+        return x
+
+    def several(xs: Sequence[jax.Array]) -> jax.Array:
+        return xs[0]
+
+    def nothing(size: int) -> jax.Array:
+        return jnp.zeros(size)
+
+    def infinite(x: jax.Array, limit: float = float("inf")) -> jax.Array:
         return x
 
     def static_dict(x: jax.Array, options: dict) -> jax.Array:
@@ -239,6 +339,18 @@ def test_refused_functions() -> None:
         jax_op("test_jax_op::d")(static_dict)
     with pytest.raises(TypeError, match="'y' is no array argument"):
         jax_op("test_jax_op::e", donate=["y"])(good)
+    with pytest.raises(TypeError, match="there is no output 3 to write into 'x'"):
+        jax_op("test_jax_op::f", aliases={"x": 3})(good)
+    with pytest.raises(TypeError, match="'xs' is donated; it must be one array, given by position"):
+        jax_op("test_jax_op::g", donate=["xs"])(several)
+    with pytest.raises(TypeError, match="none of its arguments is an array"):
+        jax_op("test_jax_op::h")(nothing)
+    with pytest.raises(TypeError, match="inf cannot be the default"):
+        jax_op("test_jax_op::i")(infinite)
+    with pytest.raises(ValueError, match="there is an operator test_jax_op::scaled_silu already"):
+        jax_op("test_jax_op::scaled_silu")(good)
+    with pytest.raises(ValueError, match="there is an operator test_jax_op::scaled_silu_forward already"):
+        jax_op("test_jax_op::scaled_silu_forward")(good)
 
 
 def test_a_backward_that_is_wrong_about_shapes() -> None:

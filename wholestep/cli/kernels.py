@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from wholestep.cli.options import json_option
 from wholestep.kernels import KERNELS
@@ -28,7 +26,5 @@ def kernels(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows))
         return
-    table = Table("kernel", "replaces", "what it does, and what --set turns it on", box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row["name"], row["replaces"], f"{row['summary']}\n[dim]{row['setting']}[/]")
-    Console().print(table)
+        click.echo(f"{row['name']}, for {row['replaces']}: {row['summary']}\n    --set {row['setting']}")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 from wholestep.config.node import Node
-from wholestep.errors import ConfigError
+from wholestep.errors import ConfigError, nearest
 
 
 def check(value: Any, annotation: Any, path: str, old: Any) -> Any:
@@ -37,7 +37,8 @@ def parse(text: str, annotation: Any, path: str, old: Any) -> Any:
             keys = ", ".join(f"{path}.{field.name}" for field in fields(old))
             advice = f"set its keys instead: {keys}" if keys else "it has no keys to set"
             if choices := _choices(annotation):
-                advice = f"put another in its place by name ({', '.join(choices)}), or {advice}"
+                meant = nearest(text, choices)
+                advice = f"put another in its place by name ({', '.join(choices)}){meant}, or {advice}"
             raise ConfigError(f"{path} is a group ({type(old).__qualname__}), not a value: {advice}") from None
         advice = "; a group cannot be written as text" if _names_node(annotation) else ""
         raise ConfigError(f"{path}: expected {_expected(annotation)}, got {text!r}{advice}") from None

@@ -40,6 +40,7 @@ class FusedCrossEntropy(nn.Module):
         tile: int | None = None
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if self.tile is not None and self.tile < 1:
                 raise ConfigError(f"fused cross entropy tile is {self.tile}; it is at least 1")
 
@@ -153,7 +154,7 @@ def _is_label(labels_R: jax.Array, start: Any, size: int) -> jax.Array:
 
 def _tile(tile: int | None, x_RD: jax.Array, weight_VD: jax.Array) -> int:
     lanes = 128
-    fitting = max(_TILE_BYTES // (4 * x_RD.shape[0]) // lanes, 1) * lanes
+    fitting = max(_TILE_BYTES // (4 * max(x_RD.shape[0], 1)) // lanes, 1) * lanes
     return min(tile or fitting, weight_VD.shape[0])
 
 

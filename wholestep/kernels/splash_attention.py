@@ -26,8 +26,8 @@ from wholestep.xla.chips import chip_lowered_for
 from wholestep.xla.jax_op import jax_op
 
 _LANES = 128
-# Places of padding, in queries and in keys: equal to no document's, nor to each other.
-_NO_QUERY, _NO_KEY = -1, -2
+# Places of padding, in queries and in keys: not equal to each other, nor to what numbers a document.
+_NO_QUERY, _NO_KEY = -(2**31), -(2**31) + 1
 
 
 class SplashAttention(nn.Module):
@@ -153,6 +153,9 @@ def _forward(
     **settings: Any,
 ) -> tuple[jax.Array, Any]:
     """out_BLNH in v's dtype; and what `_backward` takes."""
+    if q_BLNH.size == 0:
+        nothing = jnp.zeros(q_BLNH.shape[:3], jnp.float32).transpose(0, 2, 1)
+        return jnp.zeros_like(q_BLNH), (q_BLNH, k_BLKH, v_BLKH, segment_ids_BL, q_BLNH, nothing)
     (_, length, heads, head_dim) = q_BLNH.shape
     blocks, run = _kernel(length, heads, head_dim, interpret=interpret, **settings)
 
@@ -171,6 +174,8 @@ def _backward(
     residuals: Any, grad_BLNH: jax.Array, *, scale: float, interpret: bool, **settings: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array, None]:
     q_BLNH, k_BLKH, v_BLKH, segment_ids_BL, out_BLNH, log_sum_BNL = residuals
+    if q_BLNH.size == 0:
+        return jnp.zeros_like(q_BLNH), jnp.zeros_like(k_BLKH), jnp.zeros_like(v_BLKH), None
     (_, length, heads, head_dim) = q_BLNH.shape
     blocks, run = _kernel(length, heads, head_dim, interpret=interpret, **settings)
     # Padding has no gradient, and gives none to the keys.
@@ -265,6 +270,7 @@ def _mask(length: int, causal: bool, window: int | None) -> masks.Mask:
 
 
 def _segments(segment_ids_L: jax.Array) -> kernel.SegmentIds:
+    segment_ids_L = segment_ids_L.astype(jnp.int32)
     padding = segment_ids_L == 0
     return kernel.SegmentIds(
         q=jnp.where(padding, _NO_QUERY, segment_ids_L), kv=jnp.where(padding, _NO_KEY, segment_ids_L)

@@ -26,7 +26,7 @@ class NextToken(Node):
     called with `(tokens, positions, segment_ids, labels)` and returns what `wholestep.models.decoder.Decoder` does. Its
     balance of each row, if there is one, is added for each label of the row that counts.
 
-    Where anything is added to it, the cross entropy alone is the metric `cross_entropy`.
+    Where anything is added to it, the cross entropy alone is the metric `cross_entropy`. In evaluation nothing is.
 
     Attributes:
         z_loss: this times the square of the logarithm of the softmax's denominator is added for each label that
@@ -46,7 +46,7 @@ def next_token(
     label_logits_BL, log_z_BL, balance_B = module(batch["tokens"], batch["positions"], batch["segment_ids"], labels_BL)
     counted_BL = labels_BL != IGNORED_LABEL
     loss = cross_entropy = torch.where(counted_BL, log_z_BL - label_logits_BL, 0.0).sum()
-    if z_loss:
+    if z_loss and module.training:
         loss = loss + z_loss * torch.where(counted_BL, log_z_BL.square(), 0.0).sum()
     if balance_B is not None:
         loss = loss + (balance_B * counted_BL.sum(1)).sum()

@@ -107,7 +107,8 @@ def _resumed_run(options: Options) -> tuple[Description, RunDirectory]:
     latest: dict[str, str] = {}
     for override in (*saved.overrides, *_overrides(options)):
         path = override.partition("=")[0]
-        latest.pop(path, None)  # the later one counts, where it stands
+        # The later one counts, where it stands; one that puts a node in place ends what was set in the node before it.
+        latest = {old: text for old, text in latest.items() if old != path and not old.startswith(f"{path}.")}
         latest[path] = override
     return replace(saved, overrides=tuple(latest.values())), run
 

@@ -44,6 +44,7 @@ class Meter:
         return StepRecord(
             step=started.step,
             loss=loss,
+            cross_entropy=float(started.metrics.get("cross_entropy", loss)),
             grad_norm=grad_norm,
             learning_rate=started.learning_rate,
             tokens=self._tokens,

@@ -22,7 +22,8 @@ class StepRecord:
 
     Attributes:
         step: from 1.
-        loss: mean over the global batch's unmasked labels, in nats.
+        loss: what is minimized, a mean over the global batch's unmasked labels, in nats.
+        cross_entropy: of the same labels; the loss is this, and what the objective adds to it.
         grad_norm: global, before clipping.
         learning_rate: this step's.
         tokens: rows x sequence length, padding included.
@@ -34,6 +35,7 @@ class StepRecord:
 
     step: int
     loss: float
+    cross_entropy: float
     grad_norm: float
     learning_rate: float
     tokens: int

@@ -13,9 +13,11 @@ its gradient needs; `mylib::scaled_silu_backward`.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
-from typing import Any
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +25,20 @@ import numpy as np
 import torch
 from jax import lax
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
 from wholestep.errors import LoweringError
+from wholestep.graph.intermediates import FREE
 from wholestep.xla.dtypes import carried, to_program
 from wholestep.xla.lowering.registry import lowers
 from wholestep.xla.op_signature import Call, Signature
 
 Spec = tuple[tuple[int, ...], str]
 """Shape and dtype of an array."""
+
+# By name, for pickles of modules that hold one.
+_OPS: dict[str, JaxOp] = {}
 
 # Donated arguments, by position, of the operators that have any; see `check_donations`.
 DONATED: dict[Any, tuple[int, ...]] = {}
@@ -93,6 +99,17 @@ def jax_op(
         for argument in (*(aliases or ()), *donate):
             if argument not in signature.arrays:
                 raise TypeError(f"jax_op {name}: {argument!r} is no array argument; they are {signature.arrays}")
+        for argument, index in (aliases or {}).items():
+            if signature.types[argument] != "Tensor" or not 0 <= index < (signature.outputs or index + 1):
+                raise TypeError(
+                    f"jax_op {name}: there is no output {index} to write into {argument!r}, or it is not one array"
+                )
+        for argument in donate:
+            if signature.types[argument] != "Tensor" or not signature.positions([argument]):
+                raise TypeError(f"jax_op {name}: {argument!r} is donated; it must be one array, given by position")
+        namespaced = getattr(torch.ops, namespace)
+        if taken := [end for end in ("", "_forward", "_backward") if hasattr(namespaced, operator + end)]:
+            raise ValueError(f"jax_op {name}: there is an operator {name}{taken[0]} already")
         implementation = _Implementation(name, function, signature, forward, backward, donate)
         return JaxOp(implementation, dict(aliases or {}), flops)
 
@@ -116,9 +133,13 @@ class JaxOp:
         self.__doc__, self.__name__ = self.function.__doc__, self.function.__name__
         self._signature = implementation.signature
         self._aliases = aliases
+        _OPS[self.name] = self
         self.overload, self.forward_overload = _define(implementation)
         if flops is not None:
             _count_flops(implementation, flops)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _named, (self.name,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         results = self.overload(*args, **kwargs)
@@ -127,9 +148,19 @@ class JaxOp:
         arguments = self._signature.bind(args, kwargs)
         outputs = [results] if isinstance(results, Tensor) else list(results)
         for argument, index in self._aliases.items():
-            arguments[argument].copy_(outputs[index])
+            given, new = arguments[argument], outputs[index]
+            if (given.shape, given.dtype) != (new.shape, new.dtype):
+                raise TypeError(
+                    f"{self.name}: output {index} is {new.dtype}{list(new.shape)} and cannot be written into "
+                    f"{argument!r}, which is {given.dtype}{list(given.shape)}"
+                )
+            given.copy_(new)
         rest = [output for index, output in enumerate(outputs) if index not in self._aliases.values()]
         return None if not rest else rest[0] if len(rest) == 1 else tuple(rest)
+
+
+def _named(name: str) -> JaxOp:
+    return _OPS[name]
 
 
 class _Implementation:
@@ -147,14 +178,14 @@ class _Implementation:
         self.name, self.function, self.signature = name, function, signature
         self._forward, self._backward = forward, backward
         self.donate = tuple(donate)
-        self.plan = cache(self._plan)
-        self.output_specs = cache(self._output_specs)
+        self.plan = _cached_by_text(self._plan)
+        self.output_specs = _cached_by_text(self._output_specs)
 
     def run(self, arrays: Sequence[jax.Array], call: Call) -> list[jax.Array]:
         """The outputs."""
 
         def plain(*arrays: jax.Array, **interpret: bool) -> list[jax.Array]:
-            return self._outputs(self.function(**self.signature.arguments(call, arrays), **interpret))
+            return self.signature.flat_outputs(self.function(**self.signature.arguments(call, arrays), **interpret))
 
         return self._on_platform(plain, arrays)
 
@@ -164,7 +195,7 @@ class _Implementation:
 
         def keeping(*arrays: jax.Array, **interpret: bool) -> list[jax.Array]:
             outputs, leaves, _ = self._with_residuals(arrays, call, wrt, interpret)
-            return [*outputs, *(leaf for leaf, source in zip(leaves, plan.sources, strict=True) if source == "new")]
+            return [*outputs, *(leaf for leaf, source in zip(leaves, plan.sources, strict=True) if source is NEW)]
 
         return self._on_platform(keeping, arrays)
 
@@ -195,22 +226,19 @@ class _Implementation:
 
         return self._on_platform(differentiate, [*kept, *grads])
 
-    def _outputs(self, results: Any) -> list[jax.Array]:
-        return list(results) if isinstance(results, tuple | list) else [results]
-
     def _with_residuals(
         self, arrays: Sequence[jax.Array], call: Call, wrt: tuple[int, ...], interpret: Mapping[str, bool]
     ) -> tuple[list[jax.Array], list[Any], Any]:
         """Outputs; residuals as leaves and tree."""
         if self._forward is not None:
             results, residuals = self._forward(**self.signature.arguments(call, arrays), **interpret)
-            return self._outputs(results), *jax.tree.flatten(residuals)
+            return self.signature.flat_outputs(results), *jax.tree.flatten(residuals)
 
         def of_differentiated(*some: jax.Array) -> list[jax.Array]:
             merged = list(arrays)
             for index, array in zip(wrt, some, strict=True):
                 merged[index] = array
-            return self._outputs(self.function(**self.signature.arguments(call, merged), **interpret))
+            return self.signature.flat_outputs(self.function(**self.signature.arguments(call, merged), **interpret))
 
         results, pullback = jax.vjp(of_differentiated, *(arrays[i] for i in wrt))
         return results, *jax.tree.flatten(pullback)
@@ -220,12 +248,12 @@ class _Implementation:
 
         def trace(*arrays: jax.Array) -> list[jax.Array]:
             outputs, leaves, tree = self._with_residuals(arrays, call, wrt, self._interpreted())
-            places = {id(array): ("input", i) for i, array in enumerate(arrays)}
-            places |= {id(array): ("output", i) for i, array in enumerate(outputs)}
+            places = {id(array): Source("input", i) for i, array in enumerate(arrays)}
+            places |= {id(array): Source("output", i) for i, array in enumerate(outputs)}
             sources: list[Any] = []
             for leaf in leaves:
                 constant = not isinstance(leaf, jax.core.Tracer)
-                sources.append(leaf if constant else places.get(id(leaf), "new"))
+                sources.append(leaf if constant else places.get(id(leaf), NEW))
             found.append(Plan(tree, tuple(sources)))
             return outputs
 
@@ -252,27 +280,37 @@ class _Implementation:
         return [grads[i] for i in wrt]
 
 
+@dataclass(frozen=True)
+class Source:
+    """Where the gradient finds a residual: among inputs, outputs, or what the forward operator returns besides."""
+
+    kind: Literal["input", "output", "new"]
+    index: int = 0
+
+
+NEW = Source("new")
+
+
 class Plan:
     """What the gradient of one call finds kept.
 
     Attributes:
         tree: of the residuals.
-        sources: for each of their leaves `("input", i)`, `("output", i)`, `"new"`, or the constant that it is.
+        sources: for each of their leaves a `Source`, or the constant that it is.
         kept: those that are no constants.
         constants: for each leaf the constant, or None.
     """
 
     def __init__(self, tree: Any, sources: tuple[Any, ...]) -> None:
         self.tree, self.sources = tree, sources
-        names = [source == "new" if isinstance(source, str) else isinstance(source, tuple) for source in sources]
-        self.kept = [source for source, is_name in zip(sources, names, strict=True) if is_name]
-        self.constants = [None if is_name else source for source, is_name in zip(sources, names, strict=True)]
+        self.kept = [source for source in sources if isinstance(source, Source)]
+        self.constants = [None if isinstance(source, Source) else source for source in sources]
 
     def select(self, inputs: Sequence[Tensor], results: Sequence[Tensor], outputs: int) -> list[Tensor]:
         """The tensors of `kept`: from the inputs and from what the forward operator returned."""
         new = iter(results[outputs:])
         return [
-            next(new) if source == "new" else (inputs if source[0] == "input" else results)[source[1]]
+            next(new) if source is NEW else (inputs if source.kind == "input" else results)[source.index]
             for source in self.kept
         ]
 
@@ -315,12 +353,15 @@ def _differentiable(
     plain: torch._ops.OpOverload,
     forward: torch._ops.OpOverload,
     backward: torch._ops.OpOverload,
+    /,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
     """The operator where gradients may be asked for."""
     flat, call = implementation.signature.flat(args, kwargs)
     wanted = torch.is_grad_enabled() and any(x.requires_grad and x.is_floating_point() for x in flat)
+    if forward_ad._current_level >= 0:
+        wanted = wanted or any(forward_ad.unpack_dual(x).tangent is not None for x in flat)
     if not wanted:
         with torch._C._AutoDispatchBelowAutograd():
             return plain(*args, **kwargs)
@@ -351,7 +392,8 @@ class _Function(torch.autograd.Function):
         with torch._C._AutoDispatchBelowAutograd():
             results = forward(list(arrays), call.write(), list(wrt))
         outputs = tuple(results[:count])
-        ctx.save_for_backward(*plan.select(arrays, results, count))
+        # The inputs too, if only for whoever differentiates the gradient to come upon `_Gradient`.
+        ctx.save_for_backward(*plan.select(arrays, results, count), *(arrays[i] for i in wrt))
         ctx.mark_non_differentiable(*(output for output in outputs if not output.is_floating_point()))
         ctx.floating = [output.is_floating_point() for output in outputs]
         ctx.backward_operator, ctx.call, ctx.specs, ctx.wrt = backward, call, specs, wrt
@@ -359,13 +401,46 @@ class _Function(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         floating = [grad for grad, is_float in zip(grads, ctx.floating, strict=True) if is_float]
-        kept = list(ctx.saved_tensors)
-        found = ctx.backward_operator(kept, floating, ctx.call.write(), _write_specs(ctx.specs), list(ctx.wrt))
+        saved, static = ctx.saved_tensors, (ctx.call.write(), _write_specs(ctx.specs), list(ctx.wrt))
+        kept = len(saved) - len(ctx.wrt)
+        found = _Gradient.apply(ctx.backward_operator, static, kept, len(floating), *saved[:kept], *floating, *saved)
         by_place = dict(zip(ctx.wrt, found, strict=True))
         return None, None, None, None, *(by_place.get(i) for i in range(ctx.arrays))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError("a jax_op has no forward-mode derivative; use reverse mode (torch.autograd.grad)")
+
+
+class _Gradient(torch.autograd.Function):
+    """The gradient's operator. It has no gradient itself, and says so to whoever wants one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, operator: torch._ops.OpOverload, static: tuple[Any, ...], kept: int, grads: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.name = operator.name()
+        with torch._C._AutoDispatchBelowAutograd():
+            return tuple(operator(list(tensors[:kept]), list(tensors[kept : kept + grads]), *static))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        raise RuntimeError(f"{ctx.name} has no derivative: a jax_op can be differentiated once")
+
+
+def _cached_by_text(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Once for each text of the arguments: by equality 0.0 would be -0.0, and NaN nothing."""
+    known: dict[str, Any] = {}
+
+    def cached(*args: Any) -> Any:
+        key = repr(args)
+        if key not in known:
+            known[key] = function(*args)
+        return known[key]
+
+    return cached
 
 
 class _Eager:
@@ -373,7 +448,7 @@ class _Eager:
 
     def __init__(self, overload: torch._ops.OpOverload, function: Callable[..., Any]) -> None:
         self._name, self._function = overload.name(), function
-        self._compiled = cache(self._compile)
+        self._compiled = _cached_by_text(self._compile)
 
     def _compile(self, tree: Any, static: tuple[Any, ...]) -> Callable[..., Any]:
         def function(*arrays: jax.Array) -> Any:
@@ -392,7 +467,8 @@ class _Eager:
 
 
 class _Array:
-    pass
+    def __repr__(self) -> str:
+        return "array"
 
 
 _ARRAY = _Array()
@@ -411,7 +487,7 @@ def _to_jax(tensor: Tensor, name: str) -> jax.Array:
     return jax.dlpack.from_dlpack(tensor)
 
 
-def _fake(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _fake(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Tensors like the results, which hold nothing."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     static = tuple(_ARRAY if isinstance(leaf, Tensor) else leaf for leaf in leaves)
@@ -436,13 +512,22 @@ def check_donations(graph: torch.fx.Graph) -> None:
     order = {node: i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         for position in DONATED.get(node.target, ()):
-            given = node.args[position]
-            later = [user for user in given.users if order[user] > order[node]]
+            later = [user for each in _views(node.args[position]) for user in each.users if order[user] > order[node]]
             if later:
                 raise LoweringError(
                     f"{node.target} (in {node.meta.get('module') or 'the root module'}) takes over the memory of its "
                     f"argument {position}, which {later[0].target} reads afterwards: give it a copy"
                 )
+
+
+def _views(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """What shows the same memory, as far as rearrangements go: the tensor, what it is a view of, all views of that."""
+    while node.op == "call_function" and node.target in FREE and node.target is not operator.getitem:
+        node = node.all_input_nodes[0]
+    found = [node]
+    for each in found:
+        found += [user for user in each.users if user.target in FREE and user not in found]
+    return found
 
 
 def _count_flops(implementation: _Implementation, flops: Callable[..., int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,30 @@ class Signature:
             if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
                 raise TypeError(f"jax_op {name}: *args and **kwargs have no place in an operator's signature")
             types[argument] = _schema_type(hints.get(argument), f"jax_op {name}: argument {argument!r}")
+        if not any(kind.startswith("Tensor") for kind in types.values()):
+            raise TypeError(f"jax_op {name}: none of its arguments is an array")
         return Signature(name, tuple(parameters.values()), types, _return_type(hints, name), takes_interpret)
+
+    @property
+    def outputs(self) -> int | None:
+        """How many there are; None where the arguments decide."""
+        if self.returns == "Tensor[]":
+            return None
+        return 1 if self.returns == "Tensor" else self.returns.count("Tensor")
+
+    def flat_outputs(self, results: Any) -> list[Any]:
+        """What the function returned as a list.
+
+        Raises:
+            TypeError: it is not as declared.
+        """
+        several = isinstance(results, tuple | list)
+        flat = list(results) if several else [results]
+        if several == (self.returns == "Tensor") or self.outputs not in (None, len(flat)):
+            declared = "one array" if self.returns == "Tensor" else f"{self.outputs or 'a list of'} arrays"
+            got = f"{len(flat)} in a {type(results).__name__}" if several else "one array"
+            raise TypeError(f"{self.name}: the function is declared to return {declared} and returned {got}")
+        return flat
 
     @property
     def arrays(self) -> list[str]:
@@ -93,7 +117,9 @@ class Signature:
 
     def positions(self, names: Sequence[str]) -> tuple[int, ...]:
         """Where these arguments are among the positional ones."""
-        return tuple(i for i, parameter in enumerate(self.parameters) if parameter.name in names)
+        by_position = (parameter.kind is not parameter.KEYWORD_ONLY for parameter in self.parameters)
+        places = zip(self.parameters, by_position, strict=True)
+        return tuple(i for i, (parameter, holds) in enumerate(places) if holds and parameter.name in names)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Every argument by name, defaults too."""
@@ -183,6 +209,8 @@ def _return_type(hints: Mapping[str, Any], name: str) -> str:
 
 
 def _literal(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise TypeError(f"jax_op: {value} cannot be the default of an argument; take None for it")
     if isinstance(value, str):
         return json.dumps(value)
     return f"[{', '.join(map(str, value))}]" if isinstance(value, tuple) else str(value)

@@ -6,6 +6,7 @@ G query heads per key/value head (N = K * G), H head width, P pairs (H / 2), X a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -44,8 +45,10 @@ class CoreAttention(Node):
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
             raise ConfigError(f"attention window is {self.window}; a query sees at least itself, which is 1")
-        if self.soft_cap is not None and self.soft_cap <= 0:
-            raise ConfigError(f"attention soft_cap is {self.soft_cap}; it is greater than 0")
+        if self.soft_cap is not None and not 0 < self.soft_cap < math.inf:
+            raise ConfigError(f"attention soft_cap is {self.soft_cap}; it is a finite number greater than 0")
+        if self.scale is not None and not math.isfinite(self.scale):
+            raise ConfigError(f"attention scale is {self.scale}; it is a finite number")
 
 
 class DotProductAttention(nn.Module):

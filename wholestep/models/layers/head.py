@@ -5,6 +5,7 @@ Suffixes: B batch, L sequence, D model width, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from wholestep.config.node import Node
+from wholestep.errors import ConfigError
 from wholestep.models.layers.initialization import init_projection
 
 IGNORED_LABEL = -100
@@ -34,6 +36,10 @@ class LabelLogits(Node):
 
     multiplier: float = 1.0
     soft_cap: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.soft_cap is not None and not 0 < self.soft_cap < math.inf:
+            raise ConfigError(f"logits' soft_cap is {self.soft_cap}; it is a finite number greater than 0")
 
     def shape_logits(self, logits: Tensor) -> Tensor:
         """Multiplier and soft cap; fp32 if there is any, the logits themselves if not."""
