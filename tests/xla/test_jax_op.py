@@ -233,7 +233,7 @@ def test_only_first_derivatives_in_reverse_mode() -> None:
         grad.square().sum().backward()
     with pytest.raises(RuntimeError, match="can be differentiated once"):
         torch.autograd.functional.hessian(lambda x: products(x, [x])[0].sum(), torch.ones(2))
-    with pytest.raises(RuntimeError, match="no forward-mode derivative"):
+    with pytest.raises(RuntimeError, match=r"forward-mode|setup_context"):  # the second is PyTorch's own refusal
         torch.func.jvp(scaled_silu, (X,), (X,))
     with forward_ad.dual_level(), pytest.raises(RuntimeError, match="no forward-mode derivative"):
         scaled_silu(forward_ad.make_dual(X, X))

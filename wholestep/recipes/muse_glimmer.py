@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.models import muse_glimmer
 from wholestep.pipeline import Recipe
-from wholestep.recipes.common import DEBUG_VOCABULARY, FUSED_LOSS, SPLASH, debug, published
+from wholestep.recipes.common import DEBUG_VOCABULARY, debug, published
 from wholestep.recipes.registry import recipe
 
 
@@ -17,5 +17,4 @@ def muse_glimmer_debug() -> Recipe:
 @recipe(muse_glimmer)
 def muse_glimmer_30b() -> Recipe:
     """Muse Glimmer 30B, text only: 52 layers, three of four with a window; for 64 chips of TPU7x, two devices each."""
-    model, kernels = muse_glimmer.muse_glimmer_30b_config(), (SPLASH, FUSED_LOSS)
-    return published(model, lr=3e-4, devices=128, sequence_length=16384, kernels=kernels)
+    return published(muse_glimmer.muse_glimmer_30b_config(), lr=3e-4, devices=128, sequence_length=16384)
