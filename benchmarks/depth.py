@@ -13,8 +13,8 @@ compiled by the real TPU compiler for a topology that is not here; nothing is sa
   `save_all`.
 - `large`: Llama 3.1 405B on 128 TPU7x chips (256 devices).
 
-Attention is the plain one, whose scores lie in memory whole: docs/kernels.md has what kernels change. A program that does not fit is compiled all the same, to
-see by how much.
+Attention is the plain one, whose scores lie in memory whole: docs/kernels.md has what kernels change. A program that
+does not fit is compiled all the same, to see by how much.
 """
 
 from __future__ import annotations

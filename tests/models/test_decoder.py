@@ -105,6 +105,9 @@ def test_loss_by_hand() -> None:
     with_z, _, metrics = NextToken(z_loss=0.5).build()(Uniform(), batch)
     assert with_z.item() == pytest.approx(3 * math.log(10) + 0.5 * 3 * math.log(10) ** 2)
     assert metrics["cross_entropy"].item() == pytest.approx(3 * math.log(10))
+    validation, _, metrics = NextToken(z_loss=0.5).build()(Uniform().eval(), batch)
+    assert validation.item() == pytest.approx(3 * math.log(10))
+    assert metrics == {}
 
 
 def test_later_tokens_do_not_change_earlier_logits() -> None:

@@ -104,13 +104,18 @@ def _resumed_run(options: Options) -> tuple[Description, RunDirectory]:
         raise CheckpointError(f"{run.path} has no checkpoint to resume from: start it anew, without --resume")
     if options.recipe not in (None, saved.recipe):
         raise CheckpointError(f"{run.path} is a run of {saved.recipe}, not of {options.recipe}")
+    return replace(saved, overrides=in_force((*saved.overrides, *_overrides(options)))), run
+
+
+def in_force(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Of overrides in order, those that count: of two for one path the later, where it stands; and what was set in a node
+    ends where another override puts a node in its place."""
     latest: dict[str, str] = {}
-    for override in (*saved.overrides, *_overrides(options)):
+    for override in overrides:
         path = override.partition("=")[0]
-        # The later one counts, where it stands; one that puts a node in place ends what was set in the node before it.
         latest = {old: text for old, text in latest.items() if old != path and not old.startswith(f"{path}.")}
         latest[path] = override
-    return replace(saved, overrides=tuple(latest.values())), run
+    return tuple(latest.values())
 
 
 def _overrides(options: Options) -> tuple[str, ...]:
