@@ -108,8 +108,8 @@ def _resumed_run(options: Options) -> tuple[Description, RunDirectory]:
 
 
 def in_force(overrides: Sequence[str]) -> tuple[str, ...]:
-    """Of overrides in order, those that count: of two for one path the later, where it stands; and what was set in a node
-    ends where another override puts a node in its place."""
+    """Of overrides in order, those that count: of two for one path the later, where it stands; and what was set in a
+    node ends where another override puts a node in its place."""
     latest: dict[str, str] = {}
     for override in overrides:
         path = override.partition("=")[0]
