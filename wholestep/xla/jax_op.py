@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import lax
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import flop_registry, register_flop_formula
@@ -32,10 +30,16 @@ from wholestep.errors import LoweringError
 from wholestep.graph.intermediates import FREE
 from wholestep.xla.dtypes import carried, to_program
 from wholestep.xla.lowering.registry import lowers
+from wholestep.xla.op_implementation import (
+    Implementation,
+    cached_by_text,
+    carried_dtype,
+    read_specs,
+    structs,
+    tensor_specs,
+    write_specs,
+)
 from wholestep.xla.op_signature import Call, Signature
-
-Spec = tuple[tuple[int, ...], str]
-"""Shape and dtype of an array."""
 
 # By name, for pickles of modules that hold one.
 _OPS: dict[str, JaxOp] = {}
@@ -110,7 +114,7 @@ def jax_op(
         namespaced = getattr(torch.ops, namespace)
         if taken := [end for end in ("", "_forward", "_backward") if hasattr(namespaced, operator + end)]:
             raise ValueError(f"jax_op {name}: there is an operator {name}{taken[0]} already")
-        implementation = _Implementation(name, function, signature, forward, backward, donate)
+        implementation = Implementation(name, function, signature, forward, backward, donate)
         return JaxOp(implementation, dict(aliases or {}), flops)
 
     return register
@@ -127,7 +131,7 @@ class JaxOp:
     """
 
     def __init__(
-        self, implementation: _Implementation, aliases: Mapping[str, int], flops: Callable[..., int] | None
+        self, implementation: Implementation, aliases: Mapping[str, int], flops: Callable[..., int] | None
     ) -> None:
         self.name, self.function = implementation.name, implementation.function
         self.__doc__, self.__name__ = self.function.__doc__, self.function.__name__
@@ -163,159 +167,7 @@ def _named(name: str) -> JaxOp:
     return _OPS[name]
 
 
-class _Implementation:
-    """The three JAX functions of an operator, each of a flat list of arrays."""
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        signature: Signature,
-        forward: Callable[..., tuple[Any, Any]] | None,
-        backward: Callable[..., Sequence[Any]] | None,
-        donate: Sequence[str],
-    ) -> None:
-        self.name, self.function, self.signature = name, function, signature
-        self._forward, self._backward = forward, backward
-        self.donate = tuple(donate)
-        self.plan = _cached_by_text(self._plan)
-        self.output_specs = _cached_by_text(self._output_specs)
-
-    def run(self, arrays: Sequence[jax.Array], call: Call) -> list[jax.Array]:
-        """The outputs."""
-
-        def plain(*arrays: jax.Array, **interpret: bool) -> list[jax.Array]:
-            return self.signature.flat_outputs(self.function(**self.signature.arguments(call, arrays), **interpret))
-
-        return self._on_platform(plain, arrays)
-
-    def run_forward(self, arrays: Sequence[jax.Array], call: Call, wrt: tuple[int, ...]) -> list[jax.Array]:
-        """The outputs, and those residuals that are neither inputs nor outputs nor constants."""
-        plan = self.plan(call, _specs(arrays), wrt)
-
-        def keeping(*arrays: jax.Array, **interpret: bool) -> list[jax.Array]:
-            outputs, leaves, _ = self._with_residuals(arrays, call, wrt, interpret)
-            return [*outputs, *(leaf for leaf, source in zip(leaves, plan.sources, strict=True) if source is NEW)]
-
-        return self._on_platform(keeping, arrays)
-
-    def run_backward(
-        self,
-        kept: Sequence[jax.Array],
-        grads: Sequence[jax.Array],
-        call: Call,
-        specs: tuple[Spec, ...],
-        wrt: tuple[int, ...],
-    ) -> list[jax.Array]:
-        """The gradients of the arrays at `wrt`, from what `Plan.kept` names and the gradients of float outputs."""
-        plan = self.plan(call, specs, wrt)
-
-        def differentiate(*arrays: jax.Array, **interpret: bool) -> list[jax.Array]:
-            kept, grads = iter(arrays[: len(plan.kept)]), iter(arrays[len(plan.kept) :])
-            leaves = [next(kept) if constant is None else constant for constant in plan.constants]
-            cotangents = [
-                next(grads) if jnp.issubdtype(dtype, jnp.inexact) else np.zeros(shape, jax.dtypes.float0)
-                for shape, dtype in self.output_specs(call, specs)
-            ]
-            residuals = jax.tree.unflatten(plan.tree, leaves)
-            if self._backward is None:
-                return list(residuals(cotangents))
-            nested = self.signature.nest_outputs(cotangents)
-            found = self._backward(residuals, nested, **dict(call.static), **interpret)
-            return self._checked(self.signature.flatten(call, found), specs, wrt)
-
-        return self._on_platform(differentiate, [*kept, *grads])
-
-    def _with_residuals(
-        self, arrays: Sequence[jax.Array], call: Call, wrt: tuple[int, ...], interpret: Mapping[str, bool]
-    ) -> tuple[list[jax.Array], list[Any], Any]:
-        """Outputs; residuals as leaves and tree."""
-        if self._forward is not None:
-            results, residuals = self._forward(**self.signature.arguments(call, arrays), **interpret)
-            return self.signature.flat_outputs(results), *jax.tree.flatten(residuals)
-
-        def of_differentiated(*some: jax.Array) -> list[jax.Array]:
-            merged = list(arrays)
-            for index, array in zip(wrt, some, strict=True):
-                merged[index] = array
-            return self.signature.flat_outputs(self.function(**self.signature.arguments(call, merged), **interpret))
-
-        results, pullback = jax.vjp(of_differentiated, *(arrays[i] for i in wrt))
-        return results, *jax.tree.flatten(pullback)
-
-    def _plan(self, call: Call, specs: tuple[Spec, ...], wrt: tuple[int, ...]) -> Plan:
-        found: list[Plan] = []
-
-        def trace(*arrays: jax.Array) -> list[jax.Array]:
-            outputs, leaves, tree = self._with_residuals(arrays, call, wrt, self._interpreted())
-            places = {id(array): Source("input", i) for i, array in enumerate(arrays)}
-            places |= {id(array): Source("output", i) for i, array in enumerate(outputs)}
-            sources: list[Any] = []
-            for leaf in leaves:
-                constant = not isinstance(leaf, jax.core.Tracer)
-                sources.append(leaf if constant else places.get(id(leaf), NEW))
-            found.append(Plan(tree, tuple(sources)))
-            return outputs
-
-        jax.eval_shape(trace, *_structs(specs))
-        return found[0]
-
-    def _output_specs(self, call: Call, specs: tuple[Spec, ...]) -> tuple[Spec, ...]:
-        return _specs(jax.eval_shape(lambda *arrays: self.run(arrays, call), *_structs(specs)))
-
-    def _on_platform(self, function: Callable[..., list[jax.Array]], arrays: Sequence[jax.Array]) -> list[jax.Array]:
-        if not self.signature.takes_interpret:
-            return function(*arrays)
-        compiled, interpreted = partial(function, interpret=False), partial(function, interpret=True)
-        return lax.platform_dependent(*arrays, tpu=compiled, default=interpreted)
-
-    def _interpreted(self) -> dict[str, bool]:
-        return {"interpret": True} if self.signature.takes_interpret else {}
-
-    def _checked(self, grads: Sequence[Any], specs: tuple[Spec, ...], wrt: tuple[int, ...]) -> list[jax.Array]:
-        for i in wrt:
-            got = None if grads[i] is None else (tuple(grads[i].shape), str(grads[i].dtype))
-            if got != specs[i]:
-                raise TypeError(f"{self.name}: backward gives {got} for array argument {i}, which is {specs[i]}")
-        return [grads[i] for i in wrt]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where the gradient finds a residual: among inputs, outputs, or what the forward operator returns besides."""
-
-    kind: Literal["input", "output", "new"]
-    index: int = 0
-
-
-NEW = Source("new")
-
-
-class Plan:
-    """What the gradient of one call finds kept.
-
-    Attributes:
-        tree: of the residuals.
-        sources: for each of their leaves a `Source`, or the constant that it is.
-        kept: those that are no constants.
-        constants: for each leaf the constant, or None.
-    """
-
-    def __init__(self, tree: Any, sources: tuple[Any, ...]) -> None:
-        self.tree, self.sources = tree, sources
-        self.kept = [source for source in sources if isinstance(source, Source)]
-        self.constants = [None if isinstance(source, Source) else source for source in sources]
-
-    def select(self, inputs: Sequence[Tensor], results: Sequence[Tensor], outputs: int) -> list[Tensor]:
-        """The tensors of `kept`: from the inputs and from what the forward operator returned."""
-        new = iter(results[outputs:])
-        return [
-            next(new) if source is NEW else (inputs if source.kind == "input" else results)[source.index]
-            for source in self.kept
-        ]
-
-
-def _define(implementation: _Implementation) -> tuple[torch._ops.OpOverload, torch._ops.OpOverload]:
+def _define(implementation: Implementation) -> tuple[torch._ops.OpOverload, torch._ops.OpOverload]:
     """Register the three operators and their lowerings; returns the first two."""
     name, signature = implementation.name, implementation.signature
     torch.library.define(name, signature.schema(), tags=torch.Tag.pt2_compliant_tag)
@@ -336,7 +188,7 @@ def _define(implementation: _Implementation) -> tuple[torch._ops.OpOverload, tor
     def run_backward(
         arrays: Sequence[jax.Array], grads: Sequence[jax.Array], call: str, specs: str, wrt: Sequence[int]
     ) -> list[jax.Array]:
-        return implementation.run_backward(arrays, grads, Call.read(call), _read_specs(specs), tuple(wrt))
+        return implementation.run_backward(arrays, grads, Call.read(call), read_specs(specs), tuple(wrt))
 
     for overload, function in ((plain, run), (forward, run_forward), (backward, run_backward)):
         lowers(overload)(function)
@@ -349,7 +201,7 @@ def _define(implementation: _Implementation) -> tuple[torch._ops.OpOverload, tor
 
 
 def _differentiable(
-    implementation: _Implementation,
+    implementation: Implementation,
     plain: torch._ops.OpOverload,
     forward: torch._ops.OpOverload,
     backward: torch._ops.OpOverload,
@@ -378,7 +230,7 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        implementation: _Implementation,
+        implementation: Implementation,
         forward: torch._ops.OpOverload,
         backward: torch._ops.OpOverload,
         call: Call,
@@ -386,7 +238,7 @@ class _Function(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         needed = ctx.needs_input_grad[4:]
         wrt = tuple(i for i, array in enumerate(arrays) if needed[i] and array.is_floating_point())
-        specs = _tensor_specs(arrays)
+        specs = tensor_specs(arrays)
         plan = implementation.plan(call, specs, wrt)
         count = len(implementation.output_specs(call, specs))
         with torch._C._AutoDispatchBelowAutograd():
@@ -403,7 +255,7 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
         floating = [grad for grad, is_float in zip(grads, ctx.floating, strict=True) if is_float]
-        saved, static = ctx.saved_tensors, (ctx.call.write(), _write_specs(ctx.specs), list(ctx.wrt))
+        saved, static = ctx.saved_tensors, (ctx.call.write(), write_specs(ctx.specs), list(ctx.wrt))
         kept = len(saved) - len(ctx.wrt)
         found = _Gradient.apply(ctx.backward_operator, static, kept, len(floating), *saved[:kept], *floating, *saved)
         by_place = dict(zip(ctx.wrt, found, strict=True))
@@ -430,25 +282,12 @@ class _Gradient(torch.autograd.Function):
         raise RuntimeError(f"{ctx.name} has no derivative: a jax_op can be differentiated once")
 
 
-def _cached_by_text(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Once for each text of the arguments: by equality 0.0 would be -0.0, and NaN nothing."""
-    known: dict[str, Any] = {}
-
-    def cached(*args: Any) -> Any:
-        key = repr(args)
-        if key not in known:
-            known[key] = function(*args)
-        return known[key]
-
-    return cached
-
-
 class _Eager:
     """An operator on CPU tensors: its JAX function, compiled for the CPU once for each shape and static value."""
 
     def __init__(self, overload: torch._ops.OpOverload, function: Callable[..., Any]) -> None:
         self._name, self._function = overload.name(), function
-        self._compiled = _cached_by_text(self._compile)
+        self._compiled = cached_by_text(self._compile)
 
     def _compile(self, tree: Any, static: tuple[Any, ...]) -> Callable[..., Any]:
         def function(*arrays: jax.Array) -> Any:
@@ -480,7 +319,7 @@ def _merged(static: tuple[Any, ...], arrays: Sequence[Any]) -> list[Any]:
 
 
 def _to_jax(tensor: Tensor, name: str) -> jax.Array:
-    _carried(tensor)
+    carried_dtype(tensor)
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.int64:
         return jnp.asarray(to_program(name, tensor.numpy(), torch.int64))
@@ -497,7 +336,7 @@ def _fake(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         given, named = jax.tree.unflatten(tree, _merged(static, arrays))
         return function(*given, **named)
 
-    results = jax.eval_shape(run, *_structs(_tensor_specs(tensors)))
+    results = jax.eval_shape(run, *structs(tensor_specs(tensors)))
     return jax.tree.map(
         lambda result: tensors[0].new_empty(result.shape, dtype=_TORCH_DTYPES[np.dtype(result.dtype)]), results
     )
@@ -530,7 +369,7 @@ def _views(node: torch.fx.Node) -> list[torch.fx.Node]:
     return found
 
 
-def _count_flops(implementation: _Implementation, flops: Callable[..., int]) -> None:
+def _count_flops(implementation: Implementation, flops: Callable[..., int]) -> None:
     signature = implementation.signature
     namespace, _, operator = implementation.name.partition("::")
     ops = getattr(torch.ops, namespace)
@@ -545,36 +384,9 @@ def _count_flops(implementation: _Implementation, flops: Callable[..., int]) -> 
         return count(arrays, Call.read(call))
 
     def of_backward(arrays: Any, grads: Any, call: str, specs: str, wrt: Any, out_val: Any = None) -> int:
-        return 2 * count(_structs(_read_specs(specs)), Call.read(call))
+        return 2 * count(structs(read_specs(specs)), Call.read(call))
 
     for end, formula in (("", of_plain), ("_forward", of_forward), ("_backward", of_backward)):
         packet = getattr(ops, operator + end)
         assert packet not in flop_registry
         register_flop_formula(packet, get_raw=True)(formula)
-
-
-def _specs(arrays: Sequence[Any]) -> tuple[Spec, ...]:
-    return tuple((tuple(array.shape), str(array.dtype)) for array in arrays)
-
-
-def _tensor_specs(tensors: Sequence[Tensor]) -> tuple[Spec, ...]:
-    return tuple((tuple(int(n) for n in tensor.shape), str(_carried(tensor))) for tensor in tensors)
-
-
-def _carried(tensor: Tensor) -> np.dtype:
-    if tensor.dtype == torch.float64:
-        raise TypeError("a jax_op was given a float64 tensor; programs carry float32 at most: cast it first")
-    return carried(tensor.dtype)
-
-
-def _structs(specs: Sequence[Spec]) -> list[jax.ShapeDtypeStruct]:
-    return [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in specs]
-
-
-def _write_specs(specs: Sequence[Spec]) -> str:
-    return ";".join(f"{dtype}:{','.join(map(str, shape))}" for shape, dtype in specs)
-
-
-def _read_specs(text: str) -> tuple[Spec, ...]:
-    parts = (part.split(":") for part in text.split(";"))
-    return tuple((tuple(int(n) for n in shape.split(",") if n), dtype) for dtype, shape in parts)
