@@ -33,9 +33,5 @@ def qwen3_235b_a22b() -> Recipe:
 
 def _published(model: Decoder.Config, lr: float) -> Recipe:
     """With kernels for experts too: without them, every expert would see every token."""
-    experts = (
-        "model.layers.*.feed_forward.inner=grouped_matmul",
-        "model.layers.*.feed_forward.route_score=route_score",
-    )
-    kernels = (SPLASH, FUSED_LOSS, *experts)
+    kernels = (SPLASH, FUSED_LOSS, "model.layers.*.feed_forward.inner=grouped_matmul")
     return published(model, lr=lr, devices=128, sequence_length=4096, rows_per_device=8, kernels=kernels)
