@@ -217,7 +217,9 @@ def test_apply_refuses(assignment: str, message: str) -> None:
 def test_a_node_is_put_by_name_and_takes_over_what_the_slot_has_fields_for() -> None:
     assert apply(Block(), ["norm=fused"]).norm == FusedNorm(eps=1e-6)
     assert apply(Block(), ["norm=fused", "norm.block=8", "norm=plain"]).norm == PlainNorm(eps=1e-6)
-    with pytest.raises(ConfigError, match=r"another in its place by name \(fused, plain\), or set its keys.*norm.eps"):
+    with pytest.raises(
+        ConfigError, match=r"in its place by name \(fused, plain\); did you mean 'fused'\?, or set its keys.*norm.eps"
+    ):
         apply(Block(), ["norm=fussed"])
 
 
