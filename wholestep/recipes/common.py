@@ -32,7 +32,6 @@ def debug(model: Decoder.Config) -> Recipe:
 
 
 SPLASH = "model.layers.*.attention.inner=splash"
-FUSED_LOSS = "model.lm_head.inner=fused"
 
 
 def published(

@@ -7,7 +7,7 @@ from wholestep.config.override import apply
 from wholestep.models import qwen3_moe
 from wholestep.models.decoder import Decoder
 from wholestep.pipeline import Recipe
-from wholestep.recipes.common import DEBUG_VOCABULARY, FUSED_LOSS, SPLASH, debug, published
+from wholestep.recipes.common import DEBUG_VOCABULARY, SPLASH, debug, published
 from wholestep.recipes.registry import recipe
 
 
@@ -33,5 +33,5 @@ def qwen3_235b_a22b() -> Recipe:
 
 def _published(model: Decoder.Config, lr: float) -> Recipe:
     """With kernels for experts too: without them, every expert would see every token."""
-    kernels = (SPLASH, FUSED_LOSS, "model.layers.*.feed_forward.inner=grouped_matmul")
+    kernels = (SPLASH, "model.layers.*.feed_forward.inner=grouped_matmul")
     return published(model, lr=lr, devices=128, sequence_length=4096, rows_per_device=8, kernels=kernels)
