@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.autograd import forward_ad
 from torch.utils.flop_counter import flop_registry, register_flop_formula
 
@@ -170,10 +170,10 @@ def _named(name: str) -> JaxOp:
 def _define(implementation: Implementation) -> tuple[torch._ops.OpOverload, torch._ops.OpOverload]:
     """Register the three operators and their lowerings; returns the first two."""
     name, signature = implementation.name, implementation.signature
-    torch.library.define(name, signature.schema(), tags=torch.Tag.pt2_compliant_tag)
+    library.define(name, signature.schema(), tags=torch.Tag.pt2_compliant_tag)
     arrays = "Tensor[] arrays"
-    torch.library.define(f"{name}_forward", f"({arrays}, str call, int[] wrt) -> Tensor[]")
-    torch.library.define(f"{name}_backward", f"({arrays}, Tensor[] grads, str call, str specs, int[] wrt) -> Tensor[]")
+    library.define(f"{name}_forward", f"({arrays}, str call, int[] wrt) -> Tensor[]")
+    library.define(f"{name}_backward", f"({arrays}, Tensor[] grads, str call, str specs, int[] wrt) -> Tensor[]")
     namespace, _, operator = name.partition("::")
     ops = getattr(torch.ops, namespace)
     plain, forward, backward = (getattr(ops, operator + end).default for end in ("", "_forward", "_backward"))
@@ -192,9 +192,9 @@ def _define(implementation: Implementation) -> tuple[torch._ops.OpOverload, torc
 
     for overload, function in ((plain, run), (forward, run_forward), (backward, run_backward)):
         lowers(overload)(function)
-        torch.library.impl(overload.name(), "CPU")(_Eager(overload, function))
-        torch.library.register_fake(overload.name())(partial(_fake, function))
-    torch.library.impl(name, "Autograd")(partial(_differentiable, implementation, plain, forward, backward))
+        library.impl(overload.name(), "CPU")(_Eager(overload, function))
+        library.register_fake(overload.name())(partial(_fake, function))
+    library.impl(name, "Autograd")(partial(_differentiable, implementation, plain, forward, backward))
     if implementation.donate:
         DONATED[plain] = signature.positions(implementation.donate)
     return plain, forward

@@ -105,7 +105,7 @@ class Signature:
         return [name for name, kind in self.types.items() if kind.startswith("Tensor")]
 
     def schema(self) -> str:
-        """In the language of `torch.library.define`."""
+        """In the language of PyTorch's operator schemas."""
         parts, keywords = [], False
         for parameter in self.parameters:
             if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
