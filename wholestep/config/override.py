@@ -41,6 +41,14 @@ def apply(tree: T, assignments: Sequence[str]) -> T:
     return tree
 
 
+def values_at(tree: Node, path: str) -> list[Any]:
+    """What `path` leads to, nodes and values; nothing where it matches nothing."""
+    reached: list[Any] = [tree]
+    for segment in path.split("."):
+        reached = [child for value in reached for _, child, _ in _select(value, Any, segment)]
+    return reached
+
+
 def flatten(tree: Node) -> dict[str, Any]:
     """Every value of the tree by its path. A tuple of plain values is one value."""
     return dict(_leaves(tree, ""))

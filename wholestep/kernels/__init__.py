@@ -7,10 +7,9 @@ Each file holds a kernel's JAX function, the operator that it is in PyTorch, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from wholestep.config.node import Node
-from wholestep.config.override import to_dict
+from wholestep.config.override import values_at
 from wholestep.kernels.fused_cross_entropy import FusedCrossEntropy
 from wholestep.kernels.grouped_experts import GroupedExperts
 from wholestep.kernels.route_score import FusedRouteScore
@@ -79,21 +78,11 @@ KERNELS = (
 
 def turned_on(recipe: Node) -> tuple[str, ...]:
     """The kernels that are on in all layers of a recipe, as what `--set` would be given."""
-    values = to_dict(recipe)
     found = []
     for path in dict.fromkeys(kernel.path for kernel in KERNELS):
-        nodes = {node["node"] for node in _at(values, path.split("."))}
-        found += [f"{path}={k.name}" for k in KERNELS if k.path == path and nodes == {k.node.__qualname__}]
+        nodes = {type(node) for node in values_at(recipe, path)}
+        found += [f"{path}={kernel.name}" for kernel in KERNELS if kernel.path == path and nodes == {kernel.node}]
     return tuple(found)
-
-
-def _at(value: Any, segments: list[str]) -> list[Any]:
-    """What a path leads to in a tree as `to_dict` gives it."""
-    if not segments:
-        return [value]
-    if segments[0] == "*":
-        return [found for element in value for found in _at(element, segments[1:])]
-    return _at(value[segments[0]], segments[1:]) if segments[0] in value else []
 
 
 __all__ = ["KERNELS", "Kernel", "turned_on"]

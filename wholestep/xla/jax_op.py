@@ -286,21 +286,12 @@ class _Eager:
     """An operator on CPU tensors: its JAX function, compiled for the CPU once for each shape and static value."""
 
     def __init__(self, overload: torch._ops.OpOverload, function: Callable[..., Any]) -> None:
-        self._name, self._function = overload.name(), function
-        self._compiled = cached_by_text(self._compile)
-
-    def _compile(self, tree: Any, static: tuple[Any, ...]) -> Callable[..., Any]:
-        def function(*arrays: jax.Array) -> Any:
-            args, kwargs = jax.tree.unflatten(tree, _merged(static, arrays))
-            return self._function(*args, **kwargs)
-
-        return jax.jit(function)
+        self._name = overload.name()
+        self._compiled = cached_by_text(lambda tree, static: jax.jit(_of_arrays(function, tree, static)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree.flatten((args, kwargs))
-        static = tuple(_ARRAY if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-        arrays = [_to_jax(leaf, self._name) for leaf in leaves if isinstance(leaf, Tensor)]
-        results = self._compiled(tree, static)(*arrays)
+        tree, static, tensors = _apart(args, kwargs)
+        results = self._compiled(tree, static)(*(_to_jax(tensor, self._name) for tensor in tensors))
         # Before anyone writes into the tensors that it reads.
         return jax.tree.map(torch.from_dlpack, jax.block_until_ready(results))
 
@@ -313,9 +304,22 @@ class _Array:
 _ARRAY = _Array()
 
 
-def _merged(static: tuple[Any, ...], arrays: Sequence[Any]) -> list[Any]:
-    given = iter(arrays)
-    return [next(given) if leaf is _ARRAY else leaf for leaf in static]
+def _apart(args: Any, kwargs: Any) -> tuple[Any, tuple[Any, ...], list[Tensor]]:
+    """A call's tree, its leaves with `_ARRAY` for tensors, and the tensors."""
+    leaves, tree = jax.tree.flatten((args, kwargs))
+    static = tuple(_ARRAY if isinstance(leaf, Tensor) else leaf for leaf in leaves)
+    return tree, static, [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _of_arrays(function: Callable[..., Any], tree: Any, static: tuple[Any, ...]) -> Callable[..., Any]:
+    """The call as a function of its arrays alone."""
+
+    def run(*arrays: jax.Array) -> Any:
+        given = iter(arrays)
+        args, kwargs = jax.tree.unflatten(tree, [next(given) if leaf is _ARRAY else leaf for leaf in static])
+        return function(*args, **kwargs)
+
+    return run
 
 
 def _to_jax(tensor: Tensor, name: str) -> jax.Array:
@@ -328,15 +332,8 @@ def _to_jax(tensor: Tensor, name: str) -> jax.Array:
 
 def _fake(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Tensors like the results, which hold nothing."""
-    leaves, tree = jax.tree.flatten((args, kwargs))
-    static = tuple(_ARRAY if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-
-    def run(*arrays: jax.Array) -> Any:
-        given, named = jax.tree.unflatten(tree, _merged(static, arrays))
-        return function(*given, **named)
-
-    results = jax.eval_shape(run, *structs(tensor_specs(tensors)))
+    tree, static, tensors = _apart(args, kwargs)
+    results = jax.eval_shape(_of_arrays(function, tree, static), *structs(tensor_specs(tensors)))
     return jax.tree.map(
         lambda result: tensors[0].new_empty(result.shape, dtype=_TORCH_DTYPES[np.dtype(result.dtype)]), results
     )

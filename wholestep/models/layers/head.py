@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from wholestep.config.node import Node
 from wholestep.errors import ConfigError
-from wholestep.models.layers.initialization import init_projection
+from wholestep.models.layers.initialization import STD, init_projection
 
 IGNORED_LABEL = -100
 
@@ -79,10 +79,10 @@ class Head(nn.Module):
 
     @dataclass(frozen=True, kw_only=True)
     class Config(Node):
-        """`std` is the width of the weight's first values; None is that of any projection."""
+        """`std` is the width of the weight's first values."""
 
         inner: LabelLogits = field(default_factory=WholeLogits.Config)
-        std: float | None = None
+        std: float = STD
 
         def build(self, *, dim: int, vocab_size: int) -> Head:
             return Head(self, dim, vocab_size)
@@ -94,7 +94,7 @@ class Head(nn.Module):
         self.inner = config.inner.build()
 
     def init_weights(self) -> None:
-        init_projection(self.weight, *([] if self.config.std is None else [self.config.std]))
+        init_projection(self.weight, self.config.std)
 
     def forward(self, x_BLD: Tensor, labels_BL: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
         if labels_BL is None:
