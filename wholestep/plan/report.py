@@ -1,7 +1,7 @@
 """What `plan` says of a program: plain data, as it is printed, drawn, compared and written as JSON.
 
-Bytes, FLOPs and seconds are of one device and one step unless said otherwise. Time within the step is *folded*: the body
-of a loop appears once, so that the axis holds every instruction once; `Loop` says how often it runs.
+Bytes, FLOPs and seconds are of one device and one step unless said otherwise. Time within the step is *folded*: the
+body of a loop appears once, so that the axis holds every instruction once; `Loop` says how often it runs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Work = Literal["matmul", "kernel", "elementwise", "copy", "collective", "host", "idle"]
-"""What a device does: products on its matrix unit, Pallas kernels, everything that is bound by memory, changes of layout
-and moves within memory, traffic between devices, traffic with the host, waiting."""
+"""What a device does: products on its matrix unit, Pallas kernels, everything that is bound by memory, changes of
+layout and moves within memory, traffic between devices, traffic with the host, waiting."""
 
 Kind = Literal["parameters", "optimizer state", "batch", "gathered weights", "gradients", "activations", "temporaries"]
 """What a buffer in a device's memory is for."""
