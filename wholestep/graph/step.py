@@ -76,7 +76,8 @@ class StepGraph:
 
     Attributes:
         module: the graph; placeholders in the order of `inputs`, outputs in the order of `outputs`. Every call node's
-            `meta["val"]` is its fake result on one device, `meta["module"]` the path of the module it came from.
+            `meta["val"]` is its fake result on one device, `meta["module"]` the path of the module it came from,
+            `meta["line"]` the line of PyTorch (`attention.py:88`).
         inputs: what the placeholders are.
         outputs: what the results are.
         axes: mesh axis name -> size.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -22,6 +26,7 @@ from torch.fx.experimental.proxy_tensor import (
     track_tensor_tree,
 )
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.errors import GraphError
@@ -30,6 +35,8 @@ from wholestep.graph.step import copy_graph
 from wholestep.graph.writes import remove_writes
 
 aten = torch.ops.aten
+
+_MACHINERY = re.compile(r"[/\\](torch|wholestep[/\\](parallel|xla))[/\\]")
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
 # the embedding's gradient would become scatters.
@@ -59,10 +66,10 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
         function: pure; its result is a tree of tensors, which becomes the graph's flat outputs.
         inputs: trees of fake tensors; the graph has one placeholder for each leaf, in order.
         module: where given, the nodes made while a submodule's forward runs, and those made by their gradients, get
-            that submodule's path as `meta["module"]`.
+            that submodule's path as `meta["module"]`; and, with or without, the line of code as `meta["line"]`.
     """
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
-    with fx_traceback.preserve_node_meta(), _module_paths(module), _use_lazy_graph_module(True):
+    with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), _use_lazy_graph_module(True):
         graph_module = make_fx(_flat(function), decomposition_table=table, tracing_mode="fake")(*inputs)
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
     _finish(graph_module)
@@ -164,22 +171,39 @@ def _module_paths(module: nn.Module | None) -> Iterator[None]:
             stack.close()
 
 
+class _Lines(TorchFunctionMode):
+    """While this is open, nodes are annotated with the line that called PyTorch, `attention.py:88`: the innermost that
+    is neither PyTorch's own nor of what shards and lowers."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and _MACHINERY.search(frame.f_code.co_filename):
+            frame = frame.f_back
+        if frame is None:
+            return function(*args, **(kwargs or {}))
+        with fx_traceback.annotate({"line": f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"}):
+            return function(*args, **(kwargs or {}))
+
+
 def _label(graph_module: fx.GraphModule) -> None:
-    """Set `meta["module"]` on every node: a gradient's is that of the forward operator with its sequence number. Nodes
-    that are labelled already keep their label."""
-    path_of: dict[int, str] = {}
+    """Set `meta["module"]` and `meta["line"]` on every node: a gradient's are those of the forward operator with its
+    sequence number. Nodes that are labelled already keep their labels."""
+    origins: dict[int, dict[str, str]] = {}
     for node in graph_module.graph.nodes:
-        path = node.meta.get("custom", {}).get("module")
-        if path is not None and not node.meta.get("autograd_backward"):
-            path_of.setdefault(node.meta.get("seq_nr", -1), path)
+        origin = node.meta.get("custom", {})
+        if "module" in origin and not node.meta.get("autograd_backward"):
+            origins.setdefault(node.meta.get("seq_nr", -1), origin)
     for node in graph_module.graph.nodes:
         if "backward" in node.meta:
             continue
-        path = node.meta.get("custom", {}).get("module")
+        origin = node.meta.get("custom", {})
         if node.meta.get("autograd_backward"):
             # Whatever module's forward is running: that of the operator it is the gradient of. What an
             # autograd.Function runs in its forward is numbered after the Function itself.
             number = node.meta.get("seq_nr", -1)
-            path = path_of.get(number, path_of.get(number + 1, path))
+            origin = origins.get(number, origins.get(number + 1, origin))
         kept = {"val": node.meta["val"]} if "val" in node.meta else {}
-        node.meta = {**kept, "module": path or "", "backward": bool(node.meta.get("autograd_backward"))}
+        label = {name: origin.get(name, "") for name in ("module", "line")}
+        node.meta = {**kept, **label, "backward": bool(node.meta.get("autograd_backward"))}

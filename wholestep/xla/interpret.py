@@ -17,6 +17,7 @@ from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried, to_program
 from wholestep.xla.jax_op import check_donations
 from wholestep.xla.lowering import LOWERINGS
+from wholestep.xla.scope import scope
 
 
 def check_operators(module: fx.GraphModule) -> None:
@@ -73,7 +74,7 @@ class Interpreter:
     def _call(self, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         lowering = LOWERINGS[node.target]
         args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
-        with jax.named_scope(node.meta.get("module") or "step"):
+        with jax.named_scope(scope(node)):
             result = (
                 lowering.function(self, *args, **kwargs)
                 if lowering.needs_context
