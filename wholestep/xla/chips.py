@@ -175,7 +175,8 @@ ANNOUNCED = (
         pod_chips=9600,
         dcn_bytes_per_second=None,
         sparse_cores=None,
-        source="Google Cloud, April 2026, 'TPU 8t and TPU 8i technical deep dive' (for training; 12.6 PFLOP/s in fp4)",
+        source="for training, 12.6 PFLOP/s in fp4: Google Cloud, April 2026, 'TPU 8t and TPU 8i technical deep dive', "
+        "as the press reports it",
     ),
     Figures(
         name="tpu8i",
@@ -189,8 +190,8 @@ ANNOUNCED = (
         pod_chips=1152,
         dcn_bytes_per_second=None,
         sparse_cores=None,
-        source="Google Cloud, April 2026, 'TPU 8t and TPU 8i technical deep dive' (for inference; 10.1 PFLOP/s in "
-        "fp4); bf16 and fp8: JAX 0.10.2, 'jax/_src/pallas/mosaic/tpu_info.py'",
+        source="for inference, 10.1 PFLOP/s in fp4: Google Cloud, April 2026, 'TPU 8t and TPU 8i technical deep dive', "
+        "as the press reports it; bf16 and fp8: JAX 0.10.2, jax/_src/pallas/mosaic/tpu_info.py",
     ),
 )
 """Chips that Google has announced and that libtpu does not compile for."""
