@@ -38,8 +38,10 @@ from wholestep.graph.step import StepGraph
 from wholestep.models.decoder import Decoder
 from wholestep.models.objectives import NextToken
 from wholestep.parallel import Mesh, Policy, simple_fsdp, simulated_device_mesh
-from wholestep.xla.chips import rates_of
+from wholestep.xla.chips import chip_of
+from wholestep.xla.flags import compiler_options
 from wholestep.xla.program import Program
+from wholestep.xla.rates import rates_of
 from wholestep.xla.split_program import SplitProgram
 
 Dtype = Literal["float32", "bfloat16"]
@@ -145,6 +147,8 @@ class Recipe(Node):
     Attributes:
         optimizer_state: the memory that the optimizer's slots live in.
         layers: how the model's layers run, and what their backward pass finds kept.
+        flags: of the TPU compiler: names of sets (`wholestep flags` lists them) and `flag=value`, a later one wins. On
+            a CPU they do nothing.
         sequence_length: tokens in a row.
         batch_size: rows in a step, over all devices and microbatches.
         microbatches: backward passes in a step; each takes an equal share of every device's rows.
@@ -161,6 +165,7 @@ class Recipe(Node):
     precision: Precision = field(default_factory=Precision)
     mesh: Mesh = field(default_factory=Mesh)
     layers: Layers = field(default_factory=Layers)
+    flags: tuple[str, ...] = ()
     checkpoints: Checkpointing = field(default_factory=Checkpointing)
     evaluation: Evaluation = field(default_factory=Evaluation)
     sequence_length: int
@@ -257,8 +262,8 @@ def eval_program(recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
 
 
 def _program(step: StepGraph, recipe: Recipe, devices: jax.sharding.Mesh) -> Program:
-    cut = recipe.layers.cut()
-    return Program(step, devices) if cut is None else SplitProgram(step, devices, cut)
+    cut, options = recipe.layers.cut(), compiler_options(recipe.flags, chip_of(devices))
+    return Program(step, devices, options) if cut is None else SplitProgram(step, devices, cut, options)
 
 
 def initializers(recipe: Recipe) -> dict[str, Initializer]:

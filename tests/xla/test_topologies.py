@@ -72,7 +72,7 @@ def test_neighbours_in_a_mesh_are_neighbours_on_the_torus() -> None:
         ("v6e:2x4", Mesh(fsdp=4), 1, "mesh fsdp=4 needs 4 devices, but topology v6e:2x4 has 8"),
         ("v6e:2x2", Mesh(fsdp=4), 2, "mesh fsdp=4 needs 4 devices, but topology v6e:2x2 in 2 slices has 8"),
         ("tpu7x:2x2x1", Mesh(fsdp=4), 1, r"needs 4 devices, but topology tpu7x:2x2x1 has 8 \(2 on a chip\)"),
-        ("v6:2x2", Mesh(fsdp=4), 1, "no chip 'v6'; chips are v5e, v5p, v6e, tpu7x; did you mean 'v6e'"),
+        ("v6:2x2", Mesh(fsdp=4), 1, "no chip 'v6'; chips are v4, v5e, v5p, v6e, tpu7x; did you mean 'v6e'"),
         ("v6e", Mesh(fsdp=4), 1, "'v6e' is not a chip and a torus, as in v6e:2x4"),
         ("v6e:2xx", Mesh(fsdp=4), 1, "'v6e:2xx' is not a chip and a torus"),
         ("v6e:3x5", Mesh(fsdp=15), 1, "topology 'v6e:3x5': .*\"v6e:3x5\" is not divisible"),

@@ -8,7 +8,9 @@ import sys
 import click
 
 from wholestep import __version__
+from wholestep.cli.chips import chips
 from wholestep.cli.export import export
+from wholestep.cli.flags import flags
 from wholestep.cli.kernels import kernels
 from wholestep.cli.recipes import recipes
 from wholestep.cli.train import train
@@ -21,7 +23,7 @@ def wholestep() -> None:
     """Train PyTorch models on TPU with the whole training step as one XLA program."""
 
 
-for command in (train, recipes, kernels, export):
+for command in (train, recipes, kernels, chips, flags, export):
     wholestep.add_command(command)
 
 

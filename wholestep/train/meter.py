@@ -11,7 +11,7 @@ import psutil
 
 from wholestep.pipeline import Recipe
 from wholestep.train.metrics import StepRecord
-from wholestep.xla.chips import Peak
+from wholestep.xla.rates import Peak
 
 
 @dataclass(frozen=True)

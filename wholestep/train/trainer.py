@@ -21,9 +21,9 @@ from wholestep.train.profile import Trace
 from wholestep.train.run_directory import RunDirectory
 from wholestep.train.signals import stop_signals
 from wholestep.train.state import initial_state, logical_shapes, specs
-from wholestep.xla.chips import Peak, peak_of
 from wholestep.xla.devices import device_mesh
 from wholestep.xla.program import Program, State
+from wholestep.xla.rates import Peak, peak_of
 from wholestep.xla.stacking import stack
 
 MakeState = Callable[[Recipe, StepGraph, jax.sharding.Mesh], State]

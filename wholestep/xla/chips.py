@@ -1,52 +1,205 @@
-"""The chips: one row each. Sources: Google Cloud's TPU documentation of each generation."""
+"""The chips: one row each.
+
+Figures are of a whole chip and published ones, each row naming the document; None is what no document says. Two are
+derived: the rate of a link, of the published aggregate of all links in both directions, and the clock.
+"""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from functools import cache
 
 import jax
-import jax.numpy as jnp
-
-from wholestep.graph.costs import Rates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chip:
-    """What a chip can do.
+class Figures:
+    """What is published of a chip, also of one that cannot be compiled for yet.
 
     Attributes:
         name: as in topology names (`v6e:2x4`).
-        kind: what its devices call themselves (`jax.Device.device_kind`).
-        peak_flops: dense bf16 FLOP/s of a chip.
-        hbm_bytes: memory of a chip.
+        peak_flops: dense bf16 FLOP/s.
+        peak_fp8_flops: dense fp8 FLOP/s; None where the chip has no fp8.
+        hbm_bytes: memory. (What documents call GB is GiB: stacks come in powers of two.)
         hbm_bytes_per_second: to and from that memory.
-        devices: JAX devices on a chip.
+        ici_links: links to neighbouring chips.
+        ici_bytes_per_second: of one link, one way.
+        torus_dimensions: of the links; None where they form no torus.
+        pod_chips: the most chips that are connected by links.
+        dcn_bytes_per_second: to other pods, through the data center's network.
+        sparse_cores: cores for gathers and scatters; collectives can run on them beside the matrix units.
+        source: the documents' titles.
     """
 
     name: str
-    kind: str
-    peak_flops: float
+    peak_flops: float | None
+    peak_fp8_flops: float | None
     hbm_bytes: int
     hbm_bytes_per_second: float
-    devices: int
+    ici_links: int | None
+    ici_bytes_per_second: float | None
+    torus_dimensions: int | None
+    pod_chips: int
+    dcn_bytes_per_second: float | None
+    sparse_cores: int | None
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chip(Figures):
+    """A chip that libtpu compiles for.
+
+    Attributes:
+        kind: what its devices call themselves (`jax.Device.device_kind`).
+        devices: JAX devices on a chip.
+        layout: libtpu's name of the chip's configuration in which it has these devices.
+        clock_hz: of the TensorCore, at least and at most. An inference, published for v4 only: the peak over what the
+            matrix units do in a cycle, as the compiler counts it.
+        topologies: some that libtpu knows, the largest last.
+    """
+
+    peak_flops: float
+    ici_links: int
+    ici_bytes_per_second: float
+    torus_dimensions: int
+    kind: str
+    devices: int = 1
+    layout: str = "default"
+    clock_hz: tuple[float, float]
+    topologies: tuple[str, ...]
 
 
 _GIB = 1024**3
+_GBIT = 1e9 / 8  # DCN is published in Gbit/s
 
-CHIPS = tuple(
-    Chip(name=name, kind=kind, peak_flops=flops, hbm_bytes=gib * _GIB, hbm_bytes_per_second=rate, devices=devices)
-    for name, kind, flops, gib, rate, devices in (
-        ("v5e", "TPU v5 lite", 197e12, 16, 819e9, 1),
-        ("v5p", "TPU v5", 459e12, 95, 2765e9, 1),
-        ("v6e", "TPU v6 lite", 918e12, 32, 1640e9, 1),
-        ("tpu7x", "TPU7x", 2307e12, 192, 7380e9, 2),
-    )
+CHIPS = (
+    Chip(
+        name="v4",
+        kind="TPU v4",
+        layout="megacore",  # in libtpu's default each TensorCore is a device, on Cloud TPU a chip is
+        peak_flops=275e12,
+        peak_fp8_flops=None,
+        hbm_bytes=32 * _GIB,
+        hbm_bytes_per_second=1200e9,
+        ici_links=6,
+        ici_bytes_per_second=50e9,
+        torus_dimensions=3,
+        pod_chips=4096,
+        dcn_bytes_per_second=None,
+        sparse_cores=None,
+        clock_hz=(1.05e9, 1.05e9),
+        topologies=("v4:2x2x1", "v4:2x2x2", "v4:4x4x4", "v4:8x8x8"),
+        source="Google Cloud, 'TPU v4'; links and clock: Jouppi et al. 2023, 'TPU v4: An Optically Reconfigurable "
+        "Supercomputer for Machine Learning with Hardware Support for Embeddings'",
+    ),
+    Chip(
+        name="v5e",
+        kind="TPU v5 lite",
+        peak_flops=197e12,
+        peak_fp8_flops=None,
+        hbm_bytes=16 * _GIB,
+        hbm_bytes_per_second=819e9,
+        ici_links=4,
+        ici_bytes_per_second=400e9 / 2 / 4,
+        torus_dimensions=2,
+        pod_chips=256,
+        dcn_bytes_per_second=6400 * _GBIT / 256,
+        sparse_cores=0,
+        clock_hz=(1.5e9, 1.5e9),
+        topologies=("v5e:2x2", "v5e:2x4", "v5e:4x4", "v5e:8x8", "v5e:16x16"),
+        source="Google Cloud, 'TPU v5e' (DCN: that of a pod, shared out)",
+    ),
+    Chip(
+        name="v5p",
+        kind="TPU v5",
+        peak_flops=459e12,
+        peak_fp8_flops=459e12,
+        hbm_bytes=95 * _GIB,
+        hbm_bytes_per_second=2765e9,
+        ici_links=6,
+        ici_bytes_per_second=1200e9 / 2 / 6,
+        torus_dimensions=3,
+        pod_chips=8960,
+        dcn_bytes_per_second=50 * _GBIT,
+        sparse_cores=4,
+        clock_hz=(1.75e9, 1.75e9),
+        topologies=("v5p:2x2x1", "v5p:2x2x2", "v5p:4x4x4", "v5p:8x8x8", "v5p:16x16x24"),
+        source="Google Cloud, 'TPU v5p'",
+    ),
+    Chip(
+        name="v6e",
+        kind="TPU v6 lite",
+        peak_flops=918e12,
+        peak_fp8_flops=918e12,
+        hbm_bytes=32 * _GIB,
+        hbm_bytes_per_second=1640e9,
+        ici_links=4,
+        ici_bytes_per_second=800e9 / 2 / 4,
+        torus_dimensions=2,
+        pod_chips=256,
+        dcn_bytes_per_second=100 * _GBIT,
+        sparse_cores=2,
+        clock_hz=(1.75e9, 1.75e9),
+        topologies=("v6e:2x2", "v6e:2x4", "v6e:4x4", "v6e:8x8", "v6e:16x16"),
+        source="Google Cloud, 'TPU v6e'; fp8, DCN and SparseCores: its column in 'TPU7x (Ironwood)'",
+    ),
+    Chip(
+        name="tpu7x",
+        kind="TPU7x",
+        devices=2,
+        peak_flops=2307e12,
+        peak_fp8_flops=4614e12,
+        hbm_bytes=192 * _GIB,
+        hbm_bytes_per_second=7380e9,
+        ici_links=6,
+        ici_bytes_per_second=1200e9 / 2 / 6,
+        torus_dimensions=3,
+        pod_chips=9216,
+        dcn_bytes_per_second=100 * _GBIT,
+        sparse_cores=4,
+        clock_hz=(1.9e9, 2.2e9),  # the published peak and the compiler's cycles do not agree
+        topologies=("tpu7x:2x2x1", "tpu7x:2x2x2", "tpu7x:4x4x4", "tpu7x:8x8x8", "tpu7x:8x8x16"),
+        source="Google Cloud, 'TPU7x (Ironwood)'",
+    ),
 )
 
-# Of a chip, each way. Google publishes none: this is what 16 lanes of PCIe 4.0 carry, an assumption.
-HOST_BYTES_PER_SECOND = 32e9
+ANNOUNCED = (
+    Figures(
+        name="tpu8t",
+        peak_flops=None,
+        peak_fp8_flops=None,
+        hbm_bytes=216 * _GIB,
+        hbm_bytes_per_second=6528e9,
+        ici_links=None,
+        ici_bytes_per_second=None,
+        torus_dimensions=3,
+        pod_chips=9600,
+        dcn_bytes_per_second=None,
+        sparse_cores=None,
+        source="for training, 12.6 PFLOP/s in fp4: Google Cloud, April 2026, 'TPU 8t and TPU 8i technical deep dive', "
+        "as the press reports it",
+    ),
+    Figures(
+        name="tpu8i",
+        peak_flops=1101e12,
+        peak_fp8_flops=8808e12,
+        hbm_bytes=288 * _GIB,
+        hbm_bytes_per_second=8601e9,
+        ici_links=None,
+        ici_bytes_per_second=None,
+        torus_dimensions=None,
+        pod_chips=1152,
+        dcn_bytes_per_second=None,
+        sparse_cores=None,
+        source="for inference, 10.1 PFLOP/s in fp4: Google Cloud, April 2026, 'TPU 8t and TPU 8i technical deep dive', "
+        "as the press reports it; bf16 and fp8: JAX 0.10.2, jax/_src/pallas/mosaic/tpu_info.py",
+    ),
+)
+"""Chips that Google has announced and that libtpu does not compile for."""
+
+
+def chip_of(mesh: jax.sharding.Mesh) -> Chip | None:
+    """The chip of the devices of `mesh`; None for a CPU, and for a kind of device that has no row."""
+    return _of_kind(mesh.devices.flat[0].device_kind)
 
 
 def chip_lowered_for() -> Chip | None:
@@ -54,52 +207,8 @@ def chip_lowered_for() -> Chip | None:
 
     Inside `jax.shard_map`, whose mesh says what its devices are."""
     device = jax.sharding.get_abstract_mesh().abstract_device
-    return next((chip for chip in CHIPS if device is not None and chip.kind == device.device_kind), None)
+    return None if device is None else _of_kind(device.device_kind)
 
 
-def rates_of(mesh: jax.sharding.Mesh) -> Rates:
-    """What a device of `mesh` can do at best. A CPU's own memory is its host's, so that nothing is gained by moving
-    data there; its other figures are of the order of a core's, since only what is cheaper than what counts."""
-    kind = mesh.devices.flat[0].device_kind
-    for chip in CHIPS:
-        if chip.kind == kind:
-            rates = (chip.peak_flops, chip.hbm_bytes_per_second, HOST_BYTES_PER_SECOND)
-            return Rates(*(rate / chip.devices for rate in rates))
-    return Rates(flops_per_second=1e11, hbm_bytes_per_second=1e10, host_bytes_per_second=0)
-
-
-@dataclass(frozen=True)
-class Peak:
-    """The FLOP/s that utilization is measured against, for all devices of a mesh together, and where it is from."""
-
-    flops: float
-    source: str
-
-
-def peak_of(mesh: jax.sharding.Mesh) -> Peak | None:
-    """The peak of the devices of `mesh`; None for a kind of device that has no row.
-
-    The virtual devices of a CPU share its cores, so the peak of all of them is what one large fp32 matmul reaches,
-    measured once in a process.
-    """
-    device = mesh.devices.flat[0]
-    if device.platform == "cpu":
-        return Peak(_measured_cpu_peak(), "measured: one fp32 matmul on all cores")
-    for chip in CHIPS:
-        if chip.kind == device.device_kind:
-            return Peak(chip.peak_flops / chip.devices * mesh.size, f"{chip.name}, dense bf16")
-    return None
-
-
-@cache
-def _measured_cpu_peak() -> float:
-    size = 2048
-    x = jnp.ones((size, size), jnp.float32)
-    matmul = jax.jit(lambda a, b: a @ b)
-    matmul(x, x).block_until_ready()
-    seconds = []
-    for _ in range(5):
-        start = time.perf_counter()
-        matmul(x, x).block_until_ready()
-        seconds.append(time.perf_counter() - start)
-    return 2 * size**3 / min(seconds)
+def _of_kind(kind: str) -> Chip | None:
+    return next((chip for chip in CHIPS if chip.kind == kind), None)

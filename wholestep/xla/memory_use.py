@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import jax
 
 from wholestep.errors import DeviceMemoryError
 from wholestep.xla.compile_cache import without_compile_cache
+from wholestep.xla.flags import compile_with
 
 # What libtpu says: the first where it sees early, by a bound, that the program (with what goes in and comes out) cannot
 # fit; the second where memory was assigned and did not suffice; the third of a single array.
@@ -57,20 +60,26 @@ class MemoryUse:
         )
 
 
-def compile_for_tpu(lowered: jax.stages.Lowered, *, past_memory: bool = False) -> jax.stages.Compiled:
+def compile_for_tpu(
+    lowered: jax.stages.Lowered, *, options: Mapping[str, str] = MappingProxyType({}), past_memory: bool = False
+) -> jax.stages.Compiled:
     """Compile a program that was lowered for a TPU.
 
     Args:
         lowered: the program.
+        options: flags, as of `Program.options`.
         past_memory: go on where the program does not fit, to see by how much (`MemoryUse.of`). Not everything can be
             seen so: a single array that is larger than the memory stops the compiler all the same.
 
     Raises:
+        ConfigError: the compiler does not know a flag, or does not take its value.
         DeviceMemoryError: the program does not fit.
     """
+    if past_memory:
+        options = {**options, "xla_tpu_no_crash_on_oom": "true"}
     try:
         with without_compile_cache():
-            return lowered.compile(compiler_options={"xla_tpu_no_crash_on_oom": "true"} if past_memory else None)
+            return compile_with(lowered, options)
     except jax.errors.JaxRuntimeError as error:
         for pattern in _OUT_OF_MEMORY:
             if match := pattern.search(str(error)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from wholestep.graph.step import StepGraph, Value
 from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried, to_program
+from wholestep.xla.flags import compile_with
 from wholestep.xla.interpret import Interpreter, check_operators
 
 State = dict[str, jax.Array]
@@ -35,15 +37,19 @@ class Program:
     Attributes:
         step: the graph.
         mesh: the JAX mesh that it runs on, of the graph's axes.
+        options: flags that it is compiled with (`wholestep.xla.flags`).
     """
 
-    def __init__(self, step: StepGraph, mesh: jax.sharding.Mesh) -> None:
+    def __init__(
+        self, step: StepGraph, mesh: jax.sharding.Mesh, options: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Raises:
         LoweringError: an operator of the graph has no lowering.
         """
         check_operators(step.module)
         self.step = step
         self.mesh = mesh
+        self.options = options
         replaced = {value.name for value in step.outputs}
         self._donated = [value.name for value in step.state() if value.name in replaced]
         self._read = [value.name for value in step.state() if value.name not in replaced]
@@ -62,7 +68,7 @@ class Program:
     @functools.cached_property
     def executable(self) -> jax.stages.Compiled:
         """The compiled program, made on first use; shapes are the signature's, so there is never a second one."""
-        return self.lower().compile()
+        return compile_with(self.lower(), self.options)
 
     def compile(self) -> None:
         """Compile now rather than when the first step runs."""

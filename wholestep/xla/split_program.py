@@ -7,6 +7,7 @@ import functools
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ from wholestep.graph.split import Cut, Piece, Plan, Repeat, split
 from wholestep.graph.step import StepGraph, Value
 from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried
+from wholestep.xla.flags import compile_with
 from wholestep.xla.interpret import Interpreter
 from wholestep.xla.program import Program, State, sharding, step_key
 
@@ -155,11 +157,13 @@ class SplitProgram(Program):
         lowered: the distinct programs that run them.
     """
 
-    def __init__(self, step: StepGraph, mesh: jax.sharding.Mesh, cut: Cut) -> None:
+    def __init__(
+        self, step: StepGraph, mesh: jax.sharding.Mesh, cut: Cut, options: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Raises:
         LoweringError: an operator of the graph has no lowering.
         """
-        super().__init__(step, mesh)
+        super().__init__(step, mesh, options)
         self.plan = split(step.module, cut)
         self.lowered: dict[Hashable, jax.stages.Lowered] = {}
         self._parts = self._lower_whole()
@@ -167,7 +171,7 @@ class SplitProgram(Program):
     @functools.cached_property
     def executables(self) -> Programs:
         """The distinct executables; compiled on first use."""
-        return {key: lowered.compile() for key, lowered in self.lowered.items()}
+        return {key: compile_with(lowered, self.options) for key, lowered in self.lowered.items()}
 
     def compile(self) -> None:
         _ = self.executables

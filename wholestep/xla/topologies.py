@@ -11,7 +11,7 @@ from jax.experimental import topologies
 
 from wholestep.errors import ConfigError, nearest
 from wholestep.parallel.mesh import Mesh
-from wholestep.xla.chips import CHIPS, Chip
+from wholestep.xla.chips import ANNOUNCED, CHIPS, Chip
 from wholestep.xla.devices import arrange, configure_devices, tpu_is_attached
 
 
@@ -37,7 +37,9 @@ def topology_mesh(name: str, mesh: Mesh, slices: int = 1) -> jax.sharding.Mesh:
     if not tpu_is_attached():  # where there is one, its runtime has set these to what is true
         _describe_host(f"{chip.name}-{mesh.size}")
     try:
-        devices = topologies.get_topology_desc(platform="tpu", topology_name=name, num_slices=slices).devices
+        devices = topologies.get_topology_desc(
+            platform="tpu", topology_name=name, num_slices=slices, chip_config_name=chip.layout
+        ).devices
     except jax.errors.JaxRuntimeError as error:
         raise ConfigError(f"topology {name!r}: {str(error).splitlines()[0]}") from error
     if len(devices) != mesh.size:
@@ -53,12 +55,16 @@ def topology_chip(name: str) -> Chip:
     """The chip of a topology's name.
 
     Raises:
-        ConfigError: it is not `CHIP:AxB` or `CHIP:AxBxC`, or the chip is unknown.
+        ConfigError: it is not `CHIP:AxB` or `CHIP:AxBxC`, or the chip is unknown or only announced.
     """
     match = re.fullmatch(r"([^:]+):\d+x\d+(x\d+)?", name)
     if match is None:
         raise ConfigError(f"topology {name!r} is not a chip and a torus, as in v6e:2x4 or tpu7x:4x4x8")
     known = {chip.name: chip for chip in CHIPS}
+    if match[1] in {chip.name for chip in ANNOUNCED}:
+        raise ConfigError(
+            f"topology {name!r}: {match[1]} is announced, but libtpu does not compile for it; use {', '.join(known)}"
+        )
     if match[1] not in known:
         raise ConfigError(
             f"topology {name!r}: no chip {match[1]!r}; chips are {', '.join(known)}{nearest(match[1], known)}"

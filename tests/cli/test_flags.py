@@ -1,0 +1,25 @@
+"""`wholestep flags` lists what `--set flags=...` takes."""
+
+from __future__ import annotations
+
+import json
+
+from cli.command import run_cli
+
+from wholestep.xla.flag_sets import SETS
+from wholestep.xla.known_flags import FLAGS
+
+
+def test_every_set_and_flag_is_listed(capsys) -> None:
+    code, out, _ = run_cli(capsys, "flags", "--json")
+    assert code == 0
+    listed = json.loads(out)
+    assert [entry["name"] for entry in listed["sets"]] == list(SETS)
+    assert [entry["name"] for entry in listed["flags"]] == list(FLAGS)
+    _, text, _ = run_cli(capsys, "flags")
+    lines = text.splitlines()
+    assert "vmem_96m, v5e v6e: larger tiles for dense models; less is prefetched" in lines
+    assert "    xla_tpu_scoped_vmem_limit_kib=98304" in lines
+    assert "    needs xla_tpu_enable_sparse_core_collective_aggregator=true" in lines
+    for flag in FLAGS.values():
+        assert any(line.startswith(f"{flag.name} (") and line.endswith(flag.purpose) for line in lines)
