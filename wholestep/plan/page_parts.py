@@ -45,6 +45,7 @@ def parts(report: Report) -> dict[str, Html]:
         "time_bar": _bar([(work, time, units.seconds(time)) for work, time in report.speed.terms.items()]),
         "memory_bar": _bar([(kind, size, units.gib(size)) for kind, size in report.memory.by_kind.items()]),
         "totals": _totals(report),
+        "count": Html(len(report.findings)),
         "findings": join(map(_finding, report.findings)) or element("p", "None.", class_="quiet"),
         "remedies": _remedies(report),
         "operators": _operators(report),
@@ -59,7 +60,11 @@ def _tiles(report: Report) -> Html:
     memory, speed = report.memory, report.speed
     left = memory.available - memory.needed
     of = f"{units.gib(memory.needed)} of {units.gib(memory.available)} a device"
-    fits = ("Fits", f"{units.gib(left)} free", "good") if memory.fits else ("Does not fit", f"{units.gib(-left)} short", "bad")
+    fits = (
+        ("Fits", f"{units.gib(left)} free", "good")
+        if memory.fits
+        else ("Does not fit", f"{units.gib(-left)} short", "bad")
+    )
     return join(
         [
             _tile(fits[0], fits[1], of, fits[2]),
@@ -85,7 +90,9 @@ def _bar(pieces: list[tuple[str, float, str]]) -> Html:
     """A whole in its parts: a bar, and a legend that says the same without colour."""
     whole = sum(value for _, value, _ in pieces)
     pieces = sorted((piece for piece in pieces if piece[1] > 0), key=lambda piece: -piece[1])
-    bar = (element("span", style=f"flex-grow:{value / whole:.5f};background:{colour(name)}") for name, value, _ in pieces)
+    bar = (
+        element("span", style=f"flex-grow:{value / whole:.5f};background:{colour(name)}") for name, value, _ in pieces
+    )
     rows = (
         element(
             "tr",
@@ -122,7 +129,7 @@ def _totals(report: Report) -> Html:
 
 def _finding(finding: Finding) -> Html:
     cost = f"{units.seconds(finding.seconds)} a step" if finding.seconds else ""
-    mend = element("p", "Mend: ", element("code", finding.mend), class_="mend") if finding.mend else Html("")
+    mend = element("p", "Mend ", element("code", finding.mend), class_="mend") if finding.mend else Html("")
     return element(
         "article",
         element("h3", finding.kind, element("span", cost, class_="cost")),

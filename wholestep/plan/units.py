@@ -1,6 +1,20 @@
-"""Quantities as people read them, in the terminal and on the page."""
+"""Quantities and what goes with them as people read them, in the terminal and on the page."""
 
 from __future__ import annotations
+
+from wholestep.plan.report import Report
+
+
+def topology(report: Report) -> str:
+    """`8 slices of tpu7x:4x4x8`."""
+    return f"{report.slices} slices of {report.topology}" if report.slices > 1 else report.topology
+
+
+def shallow_note(report: Report) -> str:
+    """What to know of a shallow compile's figures; empty for a whole one."""
+    if report.layers >= report.whole_layers:
+        return ""
+    return f"All figures are of {report.layers} of {report.whole_layers} layers: a shallow copy was compiled."
 
 
 def gib(size: float) -> str:

@@ -2,9 +2,16 @@
 
 function drawMemory(svg, memory, loops, axis) {
   const kinds = Object.keys(memory.by_kind).filter((kind) => memory.by_kind[kind].some((bytes) => bytes > 0));
-  const totals = memory.at.map((_, index) => kinds.reduce((sum, kind) => sum + memory.by_kind[kind][index], 0));
-  const highest = Math.max(memory.available, ...[totals.reduce((a, b) => Math.max(a, b), 0)]) * 1.08;
   const TOP = 18; // for the loops' labels
+  let below = memory.at.map(() => 0);
+  const layers = kinds.map((kind) => {
+    const floor = below;
+    below = floor.map((bytes, index) => bytes + memory.by_kind[kind][index]);
+    return { kind, floor, ceiling: below };
+  });
+  const totals = below;
+  const peak = totals.reduce((best, bytes, index) => bytes > totals[best] ? index : best, 0);
+  const highest = Math.max(memory.available, totals[peak] ?? 0) * 1.08;
   legend("memory-legend", kinds);
 
   axis.drawings.push(() => {
@@ -18,21 +25,22 @@ function drawMemory(svg, memory, loops, axis) {
       put("line", { x1: left, x2: right, y1: y(gib * 2 ** 30), y2: y(gib * 2 ** 30), class: "grid" });
       put("text", { x: left - 8, y: y(gib * 2 ** 30) + 4, "text-anchor": "end" }, gib === gibs.at(-1) ? `${gib} GiB` : `${gib}`);
     }
-    const shown = indexes(width);
-    let floor = memory.at.map(() => 0);
-    for (const kind of kinds) {
-      const ceiling = floor.map((bytes, index) => bytes + memory.by_kind[kind][index]);
-      put("path", { d: area(shown, floor, ceiling, width, y), class: "area", fill: `var(--${kind.replaceAll(" ", "-")})` });
-      floor = ceiling;
-    }
     for (const loop of loops) {
       const from = Math.max(left, axis.x(loop.start, width)), to = Math.min(right, axis.x(loop.end, width));
       if (to <= from) continue;
       put("rect", { x: from, y: TOP - 4, width: to - from, height: height - TOP, class: "loop" });
       put("text", { x: (from + to) / 2, y: TOP - 8, "text-anchor": "middle" }, `×${loop.trips}`);
     }
+    const shown = indexes(width);
+    for (const { kind, floor, ceiling } of layers) {
+      put("path", { d: area(shown, floor, ceiling, width, y), class: "area", fill: `var(--${kind.replaceAll(" ", "-")})` });
+    }
     put("line", { x1: left, x2: right, y1: y(memory.available), y2: y(memory.available), class: "limit" });
     put("text", { x: right - 4, y: y(memory.available) - 5, "text-anchor": "end", class: "limit-label" }, `available ${sizeText(memory.available)}`);
+    if (memory.at[peak] >= axis.from && memory.at[peak] <= axis.to) {
+      const anchor = axis.x(memory.at[peak], width) > right - 120 ? "end" : "start";
+      put("text", { x: axis.x(memory.at[peak], width), y: y(totals[peak]) - 5, "text-anchor": anchor, class: "peak" }, `peak ${sizeText(totals[peak])}`);
+    }
     if (axis.cursor !== null) {
       const x = axis.x(axis.cursor, width);
       if (x >= left && x <= right) put("line", { x1: x, x2: x, y1: TOP - 4, y2: height, class: "cursor" });

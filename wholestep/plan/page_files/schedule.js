@@ -22,7 +22,7 @@ function drawSchedule(canvas, data, axis) {
     pen.font = "11px system-ui, sans-serif";
     pen.textBaseline = "middle";
     const ink = colour("ink"), quiet = colour("quiet"), line = colour("line"), shade = colour("shade");
-    const colours = Object.fromEntries(used.map((work) => [work, colour(work)]));
+    const paints = Object.fromEntries(used.map((work) => [work, { fill: colour(work), ink: inkOn(colour(work)), stripes: ink }]));
     drawAxis(width, quiet, line);
     drawLoops(width, quiet, shade);
     for (const lane of lanes) {
@@ -35,7 +35,7 @@ function drawSchedule(canvas, data, axis) {
     pen.rect(GUTTER, 0, width - GUTTER - MARGIN, height);
     pen.clip();
     pen.textAlign = "left";
-    for (const span of spans) drawSpan(span, width, colours[span.work]);
+    for (const span of spans) drawSpan(span, width, paints[span.work]);
     if (chosen) outline(chosen, width, ink);
     if (axis.cursor !== null) vertical(axis.x(axis.cursor, width), ink);
     if (drag) {
@@ -67,26 +67,28 @@ function drawSchedule(canvas, data, axis) {
     }
   }
 
-  function drawSpan(span, width, fill) {
+  function drawSpan(span, width, { fill, ink, stripes }) {
     if (span.end < axis.from || span.start > axis.to) return;
     const { x, y, across } = boxOf(span, width);
     pen.fillStyle = fill;
     pen.fillRect(x, y, across, ROW - 3);
-    if (span.exposed > 0) hatch(x, y, across, Math.min(1, span.exposed / (span.end - span.start)));
+    if (span.exposed > 0) hatch(stripes, x, y, across, Math.min(1, span.exposed / (span.end - span.start)));
     const from = Math.max(x, GUTTER), room = Math.min(x + across, width - MARGIN) - from - 10;
     if (room < 34) return;
-    pen.fillStyle = inkOn(fill);
-    pen.fillText(fitted(span.module.split(".").slice(-2).join(".") || span.name, room), from + 5, y + (ROW - 3) / 2 + 0.5);
+    const text = fitted(span.module.split(".").slice(-2).join(".") || span.name, room);
+    if (span.exposed > 0) pen.fillRect(from + 2, y + 2, pen.measureText(text).width + 6, ROW - 7);
+    pen.fillStyle = ink;
+    pen.fillText(text, from + 5, y + (ROW - 3) / 2 + 0.5);
   }
 
   // Stripes over the last part of a span, dark on light: the part that the device waits for.
-  function hatch(x, y, across, part) {
+  function hatch(stripes, x, y, across, part) {
     const bottom = y + ROW - 3, from = x + across * (1 - part);
     pen.save();
     pen.beginPath();
     pen.rect(from, y, Math.max(1.5, across * part), ROW - 3);
     pen.clip();
-    pen.strokeStyle = colour("ink");
+    pen.strokeStyle = stripes;
     pen.lineWidth = 1.2;
     pen.beginPath();
     const end = Math.min(x + across, canvas.clientWidth) + ROW;
@@ -115,8 +117,8 @@ function drawSchedule(canvas, data, axis) {
   }
 
   function boxOf(span, width) {
-    const x = axis.x(span.start, width), gap = 0.5;
-    return { x, y: span.place.top + span.row * ROW, across: Math.max(1, axis.x(span.end, width) - x - gap) };
+    const x = axis.x(span.start, width);
+    return { x, y: span.place.top + span.row * ROW, across: Math.max(1, axis.x(span.end, width) - x - 1) };
   }
 
   function fitted(text, room) {
