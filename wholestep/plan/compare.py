@@ -6,8 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from wholestep.plan import units
 from wholestep.plan.report import Finding, Report, Speed
@@ -32,16 +30,17 @@ SPEED: tuple[tuple[str, Callable[[Speed], float], Callable[[float], str]], ...] 
 def comparison_view(a: Report, b: Report) -> RenderableType:
     """Figures of both with their difference and ratio, and the findings that only one of them has."""
     return Group(
-        *heading(a, "a: "), *heading(b, "b: "), Text(),
+        *heading(a, "a: "),
+        *heading(b, "b: "),
         _table("Memory of a device", _memory(a, b)),
-        _table("Time, predicted", [*_terms(a, b), *((name, get(a.speed), get(b.speed), text) for name, get, text in SPEED)]),
+        _table("Time, predicted", _time(a, b)),
         _table("Traffic", _traffic(a, b)),
         *findings_view("Findings in a only", _only(a, b)),
         *findings_view("Findings in b only", _only(b, a)),
-    )  # fmt: skip
+    )
 
 
-def _table(title: str, rows: Iterable[Row]) -> Table:
+def _table(title: str, rows: Iterable[Row]) -> RenderableType:
     columns = {title: False, "a": True, "b": True, "b - a": True, "b / a": True}
     return plain_table(columns, (_cells(*row) for row in rows))
 
@@ -59,16 +58,19 @@ def _memory(a: Report, b: Report) -> Iterable[Row]:
     yield "host memory", a.memory.host, b.memory.host, units.gib
 
 
-def _terms(a: Report, b: Report) -> Iterable[Row]:
+def _time(a: Report, b: Report) -> Iterable[Row]:
     for work in dict.fromkeys([*a.speed.terms, *b.speed.terms]):
         yield work, a.speed.terms.get(work, 0), b.speed.terms.get(work, 0), units.seconds
+    for name, get, text in SPEED:
+        yield name, get(a.speed), get(b.speed), text
 
 
 def _traffic(a: Report, b: Report) -> Iterable[Row]:
-    sends, waits = zip(_sums(a), _sums(b), strict=True)
-    for name in dict.fromkeys([*sends[0], *sends[1]]):
-        yield f"{name}: sends", sends[0][name], sends[1][name], units.gib
-        yield f"{name}: exposed", waits[0][name], waits[1][name], units.seconds
+    a_sends, a_waits = _sums(a)
+    b_sends, b_waits = _sums(b)
+    for name in dict.fromkeys([*a_sends, *b_sends]):
+        yield f"{name}: sends", a_sends[name], b_sends[name], units.gib
+        yield f"{name}: exposed", a_waits[name], b_waits[name], units.seconds
 
 
 def _sums(report: Report) -> tuple[dict[str, int], dict[str, float]]:

@@ -12,7 +12,7 @@ from wholestep.plan.report import Finding, Report
 def headline(report: Report) -> Html:
     """What was compiled, for what, with what."""
     what = [
-        ("topology", f"{report.slices} × {report.topology}" if report.slices > 1 else report.topology),
+        ("topology", units.topology(report)),
         ("chips", f"{report.chips:,}" + (f" ({report.devices:,} devices)" if report.devices != report.chips else "")),
         ("mesh", report.mesh),
         ("layers", str(report.layers)),
@@ -31,9 +31,8 @@ def headline(report: Report) -> Html:
 def notices(report: Report) -> Html:
     """What to know before any figure is read."""
     lines = [element("p", "Predicted from the compiled program, not measured.")]
-    if report.layers < report.whole_layers:
-        text = f"All figures are of {report.layers} of {report.whole_layers} layers: a shallow copy was compiled."
-        lines.append(element("p", text, class_="shallow"))
+    if note := units.shallow_note(report):
+        lines.append(element("p", note, class_="shallow"))
     return join(lines)
 
 
@@ -60,20 +59,18 @@ def _tiles(report: Report) -> Html:
     memory, speed = report.memory, report.speed
     left = memory.available - memory.needed
     of = f"{units.gib(memory.needed)} of {units.gib(memory.available)} a device"
-    fits = (
-        ("Fits", f"{units.gib(left)} free", "good")
-        if memory.fits
-        else ("Does not fit", f"{units.gib(-left)} short", "bad")
-    )
+    fits = _tile("Fits", f"{units.gib(left)} free", of, "good")
+    does_not = _tile("Does not fit", f"{units.gib(-left)} short", of, "bad")
+    rate = speed.tokens_per_second_per_chip
     return join(
         [
-            _tile(fits[0], fits[1], of, fits[2]),
+            fits if memory.fits else does_not,
             _tile("Step", units.seconds(speed.expected), f"{units.seconds(speed.low)} to {units.seconds(speed.high)}"),
             _tile("MFU", f"{speed.mfu:.1%}", f"model {units.flops(speed.model_flops)} a device"),
-            _tile("Tokens/s/chip", f"{speed.tokens_per_second_per_chip:,.0f}", f"{speed.tokens_per_second_per_chip * report.chips:,.0f} in all"),
+            _tile("Tokens/s/chip", f"{rate:,.0f}", f"{rate * report.chips:,.0f} tokens/s in all"),
             _tile("Bound by", speed.bound_by, "", "words"),
         ]
-    )  # fmt: skip
+    )
 
 
 def _tile(name: str, value: str, detail: str, class_: str = "") -> Html:
@@ -90,9 +87,7 @@ def _bar(pieces: list[tuple[str, float, str]]) -> Html:
     """A whole in its parts: a bar, and a legend that says the same without colour."""
     whole = sum(value for _, value, _ in pieces)
     pieces = sorted((piece for piece in pieces if piece[1] > 0), key=lambda piece: -piece[1])
-    bar = (
-        element("span", style=f"flex-grow:{value / whole:.5f};background:{colour(name)}") for name, value, _ in pieces
-    )
+    bar = (element("span", style=f"flex-grow:{value / whole:.5f};{background(name)}") for name, value, _ in pieces)
     rows = (
         element(
             "tr",
@@ -102,16 +97,16 @@ def _bar(pieces: list[tuple[str, float, str]]) -> Html:
         )
         for name, value, text in pieces
     )
-    return element("div", *bar, class_="bar") + element("table", element("tbody", *rows), class_="legend")
+    return join([element("div", *bar, class_="bar"), element("table", element("tbody", *rows), class_="legend")])
 
 
-def colour(name: str) -> str:
-    """The style sheet's variable for a kind of work or of memory."""
-    return f"var(--{name.replace(' ', '-')})"
+def background(name: str) -> str:
+    """In the style sheet's colour for a kind of work or of memory."""
+    return f"background:var(--{name.replace(' ', '-')})"
 
 
 def swatch(name: str) -> Html:
-    return element("i", class_="swatch", style=f"background:{colour(name)}")
+    return element("i", class_="swatch", style=background(name))
 
 
 def _totals(report: Report) -> Html:
@@ -184,7 +179,7 @@ def _traffic(report: Report) -> Html:
     rows = [
         (
             it.network,
-            " × ".join(it.axes) or "(no axis)",
+            ", ".join(it.axes) or "(no axis)",
             it.operation,
             _count(it.count),
             _count(it.asynchronous),

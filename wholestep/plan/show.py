@@ -29,17 +29,15 @@ def report_view(report: Report) -> RenderableType:
 
 def heading(report: Report, label: str = "") -> list[RenderableType]:
     """What was compiled, and what is not to be read from the figures."""
-    topology = f"{report.slices} × {report.topology}" if report.slices > 1 else report.topology
     lines: list[RenderableType] = [
         Text(f"{label}{report.recipe}", style="bold"),
-        Text(f"{topology}, {report.chips:,} chips, {report.devices:,} devices, mesh {report.mesh}"),
+        Text(f"{units.topology(report)}, {report.chips:,} chips, {report.devices:,} devices, mesh {report.mesh}"),
         Text(", ".join(f"{name} {version}" for name, version in report.versions.items()), style="dim"),
     ]
     if report.overrides:
         lines.insert(1, Text("set " + " ".join(report.overrides)))
-    if report.layers < report.whole_layers:
-        text = f"All figures are of {report.layers} of {report.whole_layers} layers: a shallow copy was compiled."
-        lines.append(Text(text, style="bold yellow"))
+    if note := units.shallow_note(report):
+        lines.append(Text(note, style="bold yellow"))
     return lines
 
 
@@ -56,14 +54,14 @@ def findings_view(title: str, findings: Sequence[Finding]) -> Iterable[Renderabl
             yield _indented(f"mend: {finding.mend}", style="green")
 
 
-def plain_table(columns: dict[str, bool], rows: Iterable[Sequence[str]], title: str = "") -> Table:
+def plain_table(columns: dict[str, bool], rows: Iterable[Sequence[str]]) -> RenderableType:
     """A table whose cells are text and fold rather than lose their ends. Columns: whether they hold numbers."""
-    table = Table(title=title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for name, number in columns.items():
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in rows:
         table.add_row(*map(Text, row))
-    return table
+    return Padding(table, (1, 0, 0, 0))
 
 
 def _fits(report: Report) -> Iterable[RenderableType]:
@@ -83,12 +81,11 @@ def _fits(report: Report) -> Iterable[RenderableType]:
                 for it in report.remedies
             ),
         )
-    live = sum(memory.by_kind.values())
-    rows = [
-        (kind, units.gib(size), units.share(size, memory.needed)) for kind, size in _descending(memory.by_kind.items())
-    ]
-    rows.append(("between buffers", units.gib(memory.needed - live), units.share(memory.needed - live, memory.needed)))
-    yield plain_table({"at the peak": False, "size": True, "share": True}, rows)
+    parts = [*_descending(memory.by_kind.items()), ("between buffers", memory.needed - sum(memory.by_kind.values()))]
+    yield plain_table(
+        {"at the peak": False, "size": True, "share": True},
+        ((kind, units.gib(size), units.share(size, memory.needed)) for kind, size in parts),
+    )
     yield plain_table(
         {"largest": True, "kind": False, "module": False, "line": False, "shape": False},
         ((units.gib(it.size), it.kind, it.module or it.name, it.line, it.shape) for it in memory.largest[:LARGEST]),
@@ -104,8 +101,8 @@ def _how_fast(report: Report) -> Iterable[RenderableType]:
         f"{speed.tokens_per_second_per_chip:,.0f} tokens/s/chip, bound by {speed.bound_by}",
     )
     yield Text(
-        f"FLOPs a device: {units.flops(speed.model_flops)} of the model, {units.flops(speed.hardware_flops)} as computed; "
-        f"bytes: {units.gib(speed.hbm_bytes)} of HBM, {units.gib(speed.host_bytes)} of the host"
+        f"a device computes {units.flops(speed.hardware_flops)}, {units.flops(speed.model_flops)} of them the model's; "
+        f"it moves {units.gib(speed.hbm_bytes)} of HBM, {units.gib(speed.host_bytes)} of the host"
     )
     yield plain_table(
         {"a step's time": False, "seconds": True, "share": True},
