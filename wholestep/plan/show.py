@@ -61,7 +61,7 @@ def plain_table(columns: dict[str, bool], rows: Iterable[Sequence[str]]) -> Rend
         table.add_column(Text(name), justify="right" if number else "left", overflow="fold", no_wrap=number)
     for row in rows:
         table.add_row(*map(Text, row))
-    return Padding(table, (1, 0, 0, 0))
+    return Padding(table, (1, 0, 0, 0), expand=False)
 
 
 def _fits(report: Report) -> Iterable[RenderableType]:
@@ -102,7 +102,8 @@ def _how_fast(report: Report) -> Iterable[RenderableType]:
     )
     yield Text(
         f"a device computes {units.flops(speed.hardware_flops)}, {units.flops(speed.model_flops)} of them the model's; "
-        f"it moves {units.gib(speed.hbm_bytes)} of HBM, {units.gib(speed.host_bytes)} of the host"
+        f"it moves {units.gib(speed.hbm_bytes)} to and from HBM, "
+        f"{units.gib(speed.host_bytes)} to and from the host"
     )
     yield plain_table(
         {"a step's time": False, "seconds": True, "share": True},
@@ -142,7 +143,7 @@ def _question(text: str) -> Text:
 
 
 def _indented(text: str, style: str = "") -> Padding:
-    return Padding(Text(text, style=style), (0, 0, 0, 2))
+    return Padding(Text(text, style=style), (0, 0, 0, 2), expand=False)
 
 
 def _descending(amounts: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
