@@ -19,8 +19,8 @@ from wholestep.plan.report import Report
 CHROMIUM = shutil.which("chromium")
 HOSTILE = "</script><script>document.body.dataset.broken=1</script><img src=x onerror=alert(1)>&\"'<!--$title"
 
-# Goes to the first span by key, hovers over the memory, zooms by dragging, back, and by the wheel, sorts, and leaves what
-# came of it in the body's attributes. Draws at once: a browser without a window may never reach its next frame.
+# Goes to the first span by key, hovers over the memory, zooms by dragging, back, and by the wheel, sorts, and leaves
+# what came of it in the body's attributes. Draws at once: a browser without a window may never reach its next frame.
 PROBE = """
 window.requestAnimationFrame = (draw) => { draw(); };
 const told = document.body.dataset, tip = document.getElementById("tooltip");
