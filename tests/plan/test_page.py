@@ -163,9 +163,7 @@ def test_written_whole_and_without_leftovers(tmp_path: Path):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium, which runs the page's scripts, is not on the path")
-@pytest.mark.parametrize(
-    "case", [report(), hostile(), many_spans(5000)], ids=["plain", "hostile", "five thousand spans"]
-)
+@pytest.mark.parametrize("case", [hostile(), many_spans(5000)], ids=["hostile", "five thousand spans"])
 def test_the_scripts_run(case: Report, tmp_path: Path):
     path = tmp_path / "plan.html"
     path.write_text(page(case).replace("</body>", f'<script type="module">{PROBE}</script></body>'), encoding="utf-8")
