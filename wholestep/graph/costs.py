@@ -47,16 +47,9 @@ def flops(node: fx.Node) -> int:
     """Floating-point operations of matrix products and convolutions, 2 for a multiplication with its addition; 0 for
     every other operator, whose time is that of its memory. By the formulas of `torch.utils.flop_counter`, to which
     custom operators can add theirs (`register_flop_formula`)."""
-    return _flops(node, None)
-
-
-def _flops(node: fx.Node, operators: tuple[str, ...] | None) -> int:
-    """Of operators whose names start so alone, if any are given."""
     inside, trips = _body(node)
     if inside is not None:
-        return trips * sum(_flops(each, operators) for each in inside.graph.nodes)
-    if operators is not None and not str(node.target).startswith(operators):
-        return 0
+        return trips * sum(map(flops, inside.graph.nodes))
     formula = flop_registry.get(getattr(node.target, "overloadpacket", None))
     if formula is None:
         return 0
@@ -100,10 +93,19 @@ def seconds_to_keep(node: fx.Node, rates: Rates) -> float:
     return 0.0 if _is_written(node) else 2 * size(node) / rates.hbm_bytes_per_second
 
 
-def step_flops(step: StepGraph, operators: tuple[str, ...] | None = None) -> int:
-    """FLOPs, as `flops` counts them, of one device's step: loop bodies as often as they run. With `operators` those of
-    operators alone whose names start so: `("wholestep.splash_attention",)`."""
-    return sum(_flops(node, operators) for node in step.module.graph.nodes)
+def step_flops(step: StepGraph) -> int:
+    """FLOPs, as `flops` counts them, of one device's step: loop bodies as often as they run."""
+    return sum(times * flops(node) for node, times in step_nodes(step.module))
+
+
+def step_nodes(module: fx.GraphModule, times: int = 1) -> Iterator[tuple[fx.Node, int]]:
+    """The nodes of a graph, and of what its loops and calls run in place of those, with how often each runs."""
+    for node in module.graph.nodes:
+        inside, trips = _body(node)
+        if inside is None:
+            yield node, times
+        else:
+            yield from step_nodes(inside, times * trips)
 
 
 def _body(node: fx.Node) -> tuple[fx.GraphModule | None, int]:

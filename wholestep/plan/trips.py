@@ -75,8 +75,8 @@ class _Evaluation:
         if opcode in ("fusion", "call"):
             (inside,) = self.module.called(instruction)
             return _Evaluation(self.module, inside, [self.value(name) for name in operands]).value(inside.root.name)
-        scalars = [self.value(name) for name in operands]
-        if not scalars or any(scalar is None or isinstance(scalar, list) for scalar in scalars):
+        scalars = [scalar for name in operands if isinstance(scalar := self.value(name), int)]
+        if not scalars or len(scalars) < len(operands):
             return None
         if opcode == "compare":
             return int(_COMPARE[instruction.attribute("direction") or ""](*scalars))

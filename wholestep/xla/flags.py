@@ -38,7 +38,7 @@ def compiler_options(settings: Sequence[str], chip: Chip | None) -> dict[str, st
     return options
 
 
-def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, str]) -> jax.stages.Compiled:
+def compile_with(lowered: jax.stages.Lowered, options: Mapping[str, str | bool]) -> jax.stages.Compiled:
     """Compile with these flags.
 
     Raises:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import jax
+import jax.numpy as jnp
 
 from wholestep.errors import DeviceMemoryError
 from wholestep.xla.compile_cache import without_compile_cache
@@ -61,7 +62,7 @@ class MemoryUse:
 
 
 def compile_for_tpu(
-    lowered: jax.stages.Lowered, *, options: Mapping[str, str] = MappingProxyType({}), past_memory: bool = False
+    lowered: jax.stages.Lowered, *, options: Mapping[str, str | bool] = MappingProxyType({}), past_memory: bool = False
 ) -> jax.stages.Compiled:
     """Compile a program that was lowered for a TPU.
 
@@ -91,3 +92,14 @@ def _bytes(text: str) -> int:
     """`31.25G` -> bytes."""
     unit = text.lstrip("0123456789.")
     return round(float(text.removesuffix(unit)) * _UNITS[unit])
+
+
+def available_memory(mesh: jax.sharding.Mesh) -> int:
+    """Bytes of a device's memory that programs can have, as the compiler says when asked for too much."""
+    everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+    too_large = jax.ShapeDtypeStruct((2**29, 1024), jnp.float32, sharding=everywhere)  # 2 TiB
+    try:
+        compile_for_tpu(jax.jit(lambda x: x + jnp.roll(x, 1, axis=0)).lower(too_large))
+    except DeviceMemoryError as error:
+        return error.available
+    raise AssertionError("2 TiB fit a device")

@@ -1,0 +1,84 @@
+"""What is to be planned: a recipe as set for a topology."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import jax
+
+from wholestep.config.override import apply
+from wholestep.errors import ConfigError
+from wholestep.pipeline import Recipe
+from wholestep.recipes.registry import find
+from wholestep.xla.topologies import topology_chip, topology_mesh
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Attributes:
+    recipe: name of a registered recipe.
+    topology: chip and torus of one slice, `tpu7x:4x4x8`.
+    slices: how many.
+    overrides: `PATH=VALUE`, applied to the recipe.
+    layers: how many of the model's first layers are compiled; None for all.
+    """
+
+    recipe: str
+    topology: str
+    slices: int = 1
+    overrides: tuple[str, ...] = ()
+    layers: int | None = None
+
+    def build(self) -> Recipe:
+        """The recipe as set, fitted to the topology and cut to its layers.
+
+        Where its mesh has another number of devices than the topology and nothing set is about the mesh, it is sharded
+        within each slice and replicated over slices, with as many rows on a device as before.
+
+        Raises:
+            ConfigError: a name or setting is wrong, or there are not that many layers.
+        """
+        recipe = apply(apply(find(self.recipe).function(), self.fitting()), self.overrides)
+        if self.layers is None:
+            return recipe
+        whole = len(recipe.model.layers)
+        if not 1 <= self.layers <= whole:
+            raise ConfigError(f"--layers {self.layers}: {self.recipe} has {whole} layers")
+        return apply(recipe, [f"model.layers={self.layers}"])
+
+    def fitting(self) -> tuple[str, ...]:
+        """The settings that fit the recipe to the topology; none where it fits or something set is about the mesh."""
+        recipe = find(self.recipe).function()
+        set_paths = {override.partition("=")[0] for override in self.overrides}
+        if recipe.mesh.size == self.devices or any(path.split(".")[0] == "mesh" for path in set_paths):
+            return ()
+        rows = recipe.batch_size // recipe.mesh.size
+        settings = [f"mesh.replicate={self.slices}", f"mesh.fsdp={self.devices // self.slices}"]
+        if "batch_size" not in set_paths:
+            settings.append(f"batch_size={rows * self.devices}")
+        return tuple(settings)
+
+    @property
+    def chips(self) -> int:
+        """Of all slices."""
+        sizes = self.topology.partition(":")[2].split("x")
+        return math.prod(map(int, sizes)) * self.slices
+
+    @property
+    def devices(self) -> int:
+        """Of all slices."""
+        return self.chips * topology_chip(self.topology).devices
+
+    def mesh(self, recipe: Recipe) -> jax.sharding.Mesh:
+        """The topology's devices as the recipe's mesh.
+
+        Raises:
+            ConfigError: libtpu is not installed or does not know the topology, or the mesh has another number of
+                devices.
+        """
+        return topology_mesh(self.topology, recipe.mesh, self.slices)
+
+    def with_overrides(self, *overrides: str) -> Job:
+        """The same with more set."""
+        return Job(**{**vars(self), "overrides": (*self.overrides, *overrides)})

@@ -1,0 +1,129 @@
+"""Collectives of a compiled program: who takes part, over which axes of the mesh and network, and what travels."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import jax
+import numpy as np
+
+from wholestep.plan.hlo import Computation, Instruction, Module
+from wholestep.xla.chips import Chip
+
+COLLECTIVES = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute", "ragged-all-to-all")
+
+
+@dataclass(frozen=True)
+class Group:
+    """The devices that one takes part with in a collective.
+
+    Attributes:
+        size: how many.
+        axes: of the mesh that they lie along; empty where they are not all along some.
+        slices: that they lie in.
+        chips: of one slice.
+        links: to neighbours in the group that the chip with the fewest has.
+        hops: along links from one end of the group to the other.
+    """
+
+    size: int
+    axes: tuple[str, ...]
+    slices: int
+    chips: int
+    links: int
+    hops: int
+
+    @property
+    def network(self) -> Literal["ICI", "DCN"]:
+        return "DCN" if self.slices > 1 else "ICI"
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Attributes:
+    operation: one of `COLLECTIVES`.
+    group: who takes part.
+    size: bytes that one device sends in a ring of its group: of an array of S bytes over n devices S (n-1)/n for an
+        all-gather, a reduce-scatter and an all-to-all, twice that for an all-reduce, S for a permutation.
+    whole: S.
+    """
+
+    operation: str
+    group: Group
+    size: int
+    whole: int
+
+
+def collective(
+    module: Module, computation: Computation, instruction: Instruction, mesh: jax.sharding.Mesh, chip: Chip
+) -> Collective | None:
+    """What an instruction, or what it calls, sends to other devices; None if nothing."""
+    operation = instruction.opcode.removesuffix("-start")
+    if operation not in COLLECTIVES:
+        for inside in module.called(instruction):
+            for each in inside.instructions:
+                if found := collective(module, inside, each, mesh, chip):
+                    return found
+        return None
+    group = group_of(_members(instruction, mesh.size), mesh, chip)
+    given = sum(array.size for operand in computation.operands(instruction) for array in operand.arrays)
+    whole = given * group.size if operation == "all-gather" else given
+    share = {"all-reduce": 2.0, "collective-permute": None}.get(operation, 1.0)
+    size = whole if share is None else round(share * whole * (group.size - 1) / group.size)
+    return Collective(operation, group, size, whole)
+
+
+def group_of(members: np.ndarray, mesh: jax.sharding.Mesh, chip: Chip) -> Group:
+    """Args:
+    members: positions in the flattened mesh, int [n].
+    mesh: of devices with coordinates on their torus.
+    chip: theirs.
+    """
+    places = np.stack(np.unravel_index(members, mesh.devices.shape))
+    used = [axis for axis in range(len(places)) if len(set(places[axis])) > 1]
+    is_product = math.prod(len(set(places[axis])) for axis in used) == len(members)
+    devices = [mesh.devices.flat[i] for i in members]
+    slices = {getattr(device, "slice_index", 0) or 0 for device in devices}
+    first = min(slices)
+    inside = {tuple(d.coords) for d in devices if (getattr(d, "slice_index", 0) or 0) == first}
+    whole = {tuple(d.coords) for d in mesh.devices.flat if (getattr(d, "slice_index", 0) or 0) == first}
+    extents = [len({place[dim] for place in inside}) for dim in range(len(next(iter(inside))))]
+    bounds = [len({place[dim] for place in whole}) for dim in range(len(extents))]
+    links = [_links(extent, bound, chip) for extent, bound in zip(extents, bounds, strict=True)]
+    hops = [extent // 2 if link == 2 else extent - 1 for extent, link in zip(extents, links, strict=True)]
+    return Group(
+        size=len(members),
+        axes=tuple(mesh.axis_names[axis] for axis in used) if is_product else (),
+        slices=len(slices),
+        chips=len(inside),
+        links=sum(links),
+        hops=sum(hops),
+    )
+
+
+def _links(extent: int, bound: int, chip: Chip) -> int:
+    """Along one dimension of the torus, of a chip at the end of a group of this extent: 2 where the group closes to a
+    ring. Slices of 3-d tori close in dimensions of a multiple of 4 chips, those of 2-d tori only in full ones of 16."""
+    if extent == 1:
+        return 0
+    closes = bound % 4 == 0 if chip.torus_dimensions == 3 else bound == 16
+    return 2 if extent == bound and closes and extent > 2 else 1
+
+
+def _members(instruction: Instruction, devices: int) -> np.ndarray:
+    """The positions of the first group."""
+    pairs = re.search(r"source_target_pairs=\{\{(\d+),(\d+)\}", instruction.attributes)
+    if pairs:
+        return np.array([int(pairs[1]), int(pairs[2])])
+    listed = re.search(r"replica_groups=\{\{([\d,]+)\}", instruction.attributes)
+    if listed:
+        return np.array([int(member) for member in listed[1].split(",")])
+    tiled = re.search(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", instruction.attributes)
+    if tiled:
+        shape, dims, order = ([int(n) for n in part.split(",")] if part else None for part in tiled.groups())
+        grid = np.arange(devices).reshape(dims)
+        return (grid.transpose(order) if order else grid).reshape(shape)[0]
+    return np.arange(devices)  # no groups: all together

@@ -1,0 +1,152 @@
+"""From a compiled step to a report: memory, time, traffic, findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wholestep.pipeline import Recipe
+from wholestep.plan import findings as rules
+from wholestep.plan import time_model
+from wholestep.plan.compiled import Compiled
+from wholestep.plan.costs import Schedule, costs, walk
+from wholestep.plan.hlo import HBM, HOST
+from wholestep.plan.job import Job
+from wholestep.plan.memory import MemoryReader
+from wholestep.plan.report import Operator, Report, Speed, Traffic, Work
+from wholestep.plan.schedule import Timeline, timeline
+from wholestep.plan.time_model import CASES, Constant, TimeModel
+from wholestep.recipes.registry import find
+from wholestep.xla.chips import Chip
+from wholestep.xla.topologies import topology_chip
+
+_IN_WORDS: dict[Work, str] = {
+    "matmul": "matrix products",
+    "kernel": "Pallas kernels",
+    "elementwise": "memory traffic of element-wise work",
+    "copy": "copies within memory",
+    "collective": "waiting for other devices",
+    "host": "waiting for the host's memory",
+}
+
+
+def plan(job: Job, compiled: Compiled) -> Report:
+    """Read what the compiler made of a job."""
+    recipe, chip = job.build(), topology_chip(job.topology)
+    facts = compiled.facts
+    kernels = {(module, operator): count for module, operator, count in facts["kernels"]}
+    schedule = costs(compiled.module, job.mesh(recipe), chip, kernels)
+    lines = {case: timeline(schedule, TimeModel(chip, case)) for case in CASES}
+    likely = lines["likely"]
+    host = (facts["memory_analysis"] or {}).get("host_temporaries", 0)
+    program_flops = sum(cost.flops * times for cost, times in walk(schedule))
+    return Report(
+        recipe=job.recipe,
+        overrides=(*job.fitting(), *job.overrides),
+        topology=job.topology,
+        slices=job.slices,
+        chips=job.chips,
+        devices=job.devices,
+        mesh=str(recipe.mesh),
+        layers=len(recipe.model.layers),
+        whole_layers=len(find(job.recipe).function().model.layers),
+        options=facts["options"],
+        versions=facts["versions"],
+        compile_seconds=facts["compile_seconds"],
+        memory=MemoryReader(compiled.module, compiled.assignment).memory(facts["available"], host, likely.moments),
+        speed=_speed(recipe, chip, schedule, lines["best"].seconds, likely, lines["worst"].seconds, program_flops),
+        traffic=_traffic(likely),
+        spans=likely.spans(),
+        loops=tuple(likely.loops),
+        operators=_operators(likely),
+        findings=rules.findings(rules.Facts(compiled.module, schedule, likely, chip, program_flops, facts["flops"])),
+    )
+
+
+def _speed(
+    recipe: Recipe, chip: Chip, schedule: Schedule, low: float, likely: Timeline, high: float, program_flops: int
+) -> Speed:
+    tokens = recipe.batch_size * recipe.sequence_length
+    model_flops = tokens * recipe.model.flops_per_token(recipe.sequence_length) / recipe.mesh.size
+    terms = likely.terms()
+    return Speed(
+        low=low,
+        expected=likely.seconds,
+        high=high,
+        terms=terms,
+        bound_by=_IN_WORDS[next(iter(terms))],
+        model_flops=round(model_flops),
+        hardware_flops=program_flops,
+        hbm_bytes=sum(cost.moved.get(HBM, 0) * times for cost, times in walk(schedule)),
+        host_bytes=sum(cost.moved.get(HOST, 0) * times for cost, times in walk(schedule)),
+        mfu=model_flops / likely.seconds / (chip.peak_flops / chip.devices),
+        tokens_per_second_per_chip=tokens / likely.seconds / (recipe.mesh.size / chip.devices),
+        assumptions=_assumptions(chip, schedule),
+    )
+
+
+def _assumptions(chip: Chip, schedule: Schedule) -> tuple[str, ...]:
+    """Those that this program's time rests on."""
+    used = [cost for cost, _ in walk(schedule)]
+    collectives = [cost.collective for cost in used if cost.collective is not None]
+    attends = [cost for cost in used if cost.work == "kernel" and "attention" in cost.origin.operator]
+    guessed = [cost for cost in used if cost.work == "matmul" and cost.instruction.estimated_cycles is None]
+    kernels = [cost for cost in used if cost.work == "kernel" and cost not in attends]
+    wanted: Sequence[tuple[Constant, object]] = (
+        (time_model.MATMUL, guessed),
+        (time_model.ATTENTION, attends),
+        (time_model.GROUPED, kernels),
+        (time_model.MEMORY, used),
+        (time_model.VECTOR_MEMORY, used),
+        (time_model.LINKS, collectives),
+        (time_model.HOP, collectives),
+        (time_model.DATA_CENTER, [each for each in collectives if each.group.slices > 1]),
+        (time_model.HOST_LINK, [cost for cost in used if cost.work == "host"]),
+        (time_model.OVERHEAD, used),
+    )
+    slow, fast = chip.clock_hz
+    clock = f"clock: {slow / 1e9:g} GHz" if slow == fast else f"clock: between {slow / 1e9:g} and {fast / 1e9:g} GHz"
+    return (
+        f"{clock}, inferred from the peak and the compiler's cycles",
+        *(str(constant) for constant, needed in wanted if needed),
+        "transfers share only their own lane: those over links, to the host and within memory do not slow each other "
+        "or the core",
+        "every device takes as long as every other, and the first trip of a loop as long as the rest",
+    )
+
+
+def _traffic(line: Timeline) -> tuple[Traffic, ...]:
+    found: dict[tuple[str, tuple[str, ...], str], Traffic] = {}
+    for each in line.timed:
+        sent = each.cost.collective
+        if sent is None:
+            continue
+        key = sent.operation, sent.group.axes, sent.group.network
+        before = found.get(key)
+        found[key] = Traffic(
+            operation=sent.operation,
+            axes=sent.group.axes,
+            network=sent.group.network,
+            count=each.times + (before.count if before else 0),
+            size=sent.size * each.times + (before.size if before else 0),
+            asynchronous=each.times * each.waits + (before.asynchronous if before else 0),
+            seconds=(each.end - each.start) * each.times + (before.seconds if before else 0.0),
+            exposed=each.exposed * each.times + (before.exposed if before else 0.0),
+        )
+    return tuple(sorted(found.values(), key=lambda traffic: -traffic.size))
+
+
+def _operators(line: Timeline) -> tuple[Operator, ...]:
+    found: dict[tuple[str, Work], Operator] = {}
+    for each in line.timed:
+        module = rules.place(each.cost, each.times).partition(" (")[0]
+        key = module, each.cost.work
+        before = found.get(key)
+        found[key] = Operator(
+            module=module,
+            work=each.cost.work,
+            seconds=each.exposed * each.times + (before.seconds if before else 0.0),
+            flops=each.cost.flops * each.times + (before.flops if before else 0),
+            hbm_bytes=each.cost.moved.get(HBM, 0) * each.times + (before.hbm_bytes if before else 0),
+            count=each.times + (before.count if before else 0),
+        )
+    return tuple(sorted(found.values(), key=lambda operator: -operator.seconds))
