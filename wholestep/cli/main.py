@@ -12,6 +12,7 @@ from wholestep.cli.chips import chips
 from wholestep.cli.export import export
 from wholestep.cli.flags import flags
 from wholestep.cli.kernels import kernels
+from wholestep.cli.plan import plan
 from wholestep.cli.recipes import recipes
 from wholestep.cli.train import train
 from wholestep.errors import WholestepError
@@ -23,7 +24,7 @@ def wholestep() -> None:
     """Train PyTorch models on TPU with the whole training step as one XLA program."""
 
 
-for command in (train, recipes, kernels, chips, flags, export):
+for command in (train, plan, recipes, kernels, chips, flags, export):
     wholestep.add_command(command)
 
 

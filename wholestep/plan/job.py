@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ class Job:
     topology: chip and torus of one slice, `tpu7x:4x4x8`.
     slices: how many.
     overrides: `PATH=VALUE`, applied to the recipe.
+    flags: of the compiler, as in `Recipe.flags`, after the recipe's own.
     layers: how many of the model's first layers are compiled; None for all.
     """
 
@@ -28,6 +30,7 @@ class Job:
     topology: str
     slices: int = 1
     overrides: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     layers: int | None = None
 
     def build(self) -> Recipe:
@@ -39,7 +42,8 @@ class Job:
         Raises:
             ConfigError: a name or setting is wrong, or there are not that many layers.
         """
-        recipe = apply(apply(find(self.recipe).function(), self.fitting()), self.overrides)
+        recipe = apply(find(self.recipe).function(), (*self.fitting(), *self.overrides))
+        recipe = dataclasses.replace(recipe, flags=(*recipe.flags, *self.flags))
         if self.layers is None:
             return recipe
         whole = len(recipe.model.layers)
@@ -62,6 +66,7 @@ class Job:
     @property
     def chips(self) -> int:
         """Of all slices."""
+        topology_chip(self.topology)  # raises for what is no topology
         sizes = self.topology.partition(":")[2].split("x")
         return math.prod(map(int, sizes)) * self.slices
 
@@ -81,4 +86,4 @@ class Job:
 
     def with_overrides(self, *overrides: str) -> Job:
         """The same with more set."""
-        return Job(**{**vars(self), "overrides": (*self.overrides, *overrides)})
+        return dataclasses.replace(self, overrides=(*self.overrides, *overrides))

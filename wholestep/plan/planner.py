@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import dataclasses
+from collections.abc import Callable, Sequence
 
+from rich.console import Console
+from rich.status import Status
+
+from wholestep.errors import WholestepError
 from wholestep.pipeline import Recipe
 from wholestep.plan import findings as rules
 from wholestep.plan import time_model
 from wholestep.plan.compiled import Compiled
 from wholestep.plan.costs import Schedule, costs, walk
 from wholestep.plan.hlo import HBM, HOST
+from wholestep.plan.isolated import compile_isolated
 from wholestep.plan.job import Job
 from wholestep.plan.memory import MemoryReader
-from wholestep.plan.report import Operator, Report, Speed, Traffic, Work
+from wholestep.plan.remedies import remedies_of
+from wholestep.plan.report import Operator, Remedy, Report, Speed, Traffic, Work
 from wholestep.plan.schedule import Timeline, timeline
 from wholestep.plan.time_model import CASES, Constant, TimeModel
 from wholestep.recipes.registry import find
@@ -60,6 +68,34 @@ def plan(job: Job, compiled: Compiled) -> Report:
         operators=_operators(likely),
         findings=rules.findings(rules.Facts(compiled.module, schedule, likely, chip, program_flops, facts["flops"])),
     )
+
+
+def plan_with_progress(job: Job, console: Console, remedies: bool = True) -> Report:
+    """Compile a job, read it, and, if it does not fit, compile what would make it fit; say on `console` how far it is.
+
+    Raises:
+        WholestepError: as of `compile_isolated`.
+    """
+    with Status(f"compiling {job.recipe} for {job.topology}", console=console) as status:
+
+        def show(what: str) -> Callable[[float, int], None]:
+            return lambda seconds, size: status.update(
+                f"compiling {what} for {job.topology}: {seconds:.0f} s, {size / 2**30:.1f} GiB of this machine's memory"
+            )
+
+        report = plan(job, compile_isolated(job, show(job.recipe)))
+        if report.memory.fits or not remedies:
+            return report
+        tried = []
+        for override in remedies_of(job.build()):
+            other = job.with_overrides(override)
+            with contextlib.suppress(WholestepError):  # too large even to be placed: no remedy
+                result = plan(other, compile_isolated(other, show(f"with {override}")))
+                memory = result.memory
+                tried.append(
+                    Remedy(override=override, needed=memory.needed, fits=memory.fits, expected=result.speed.expected)
+                )
+    return dataclasses.replace(report, remedies=tuple(tried))
 
 
 def _speed(
