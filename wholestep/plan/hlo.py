@@ -107,7 +107,7 @@ class Instruction:
         if found:
             return tuple(_NAMES.findall(found[1]))
         found = re.search(r"\b(?:calls|true_computation)=%?([\w.\-]+)", self.attributes)
-        if found is None and self.opcode in ("call", "async-start"):
+        if found is None and self.opcode in ("call", "call-start", "async-start"):
             found = re.search(r"\bto_apply=%?([\w.\-]+)", self.attributes)
         return (found[1],) if found else ()
 
