@@ -15,6 +15,8 @@ _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
 _HEAD = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
+_END = re.compile(r'^\}(, execution_thread="\w+")?$')
+_MODULE = re.compile("HloModule")
 _NAMES = re.compile(r"%([\w.\-]+)")
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "s1": 1, "u1": 1}
 
@@ -179,7 +181,7 @@ def parse(text: str) -> Module:
     entry = name = ""
     body: list[Instruction] = []
     for line in _logical_lines(text):
-        if line == "}":
+        if _END.match(line):
             if name:
                 computations[name] = Computation(name, tuple(body))
             name = ""
@@ -196,8 +198,7 @@ def _logical_lines(text: str) -> Iterator[str]:
     """Lines; those that continue an instruction (Pallas kernels' metadata) belong to its own."""
     whole = ""
     for line in text.splitlines():
-        starts = line in ("", "}") or _HEAD.match(line) or _COMPUTATION.match(line) or line.startswith("HloModule")
-        if starts:
+        if not line or any(pattern.match(line) for pattern in (_HEAD, _END, _COMPUTATION, _MODULE)):
             if whole:
                 yield whole
             whole = line
