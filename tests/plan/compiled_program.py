@@ -28,11 +28,13 @@ class Program:
         module: as we read it.
         assignment: as we read it.
         analysis: `jax.stages.Compiled.memory_analysis()`.
+        total: bytes of the device's memory, as the compiler reports them where it dumps its buffers.
     """
 
     module: Module
     assignment: Assignment
     analysis: Any
+    total: int
 
 
 def lowered(
@@ -49,8 +51,9 @@ def compiled(program: jax.stages.Lowered, options: Mapping[str, str] = MappingPr
     with tempfile.TemporaryDirectory() as dumped, without_compile_cache():
         dump: dict[str, str | bool] = {"xla_dump_to": dumped, "xla_dump_hlo_as_text": True}
         made = program.compile(compiler_options={**options, **dump})
-        buffers, ranges = (
+        buffers, ranges, usage = (
             next(Path(dumped).glob(f"*after_optimizations-{what}.txt")).read_text()
-            for what in ("buffer-assignment", "live-range")
+            for what in ("buffer-assignment", "live-range", "memory-usage-report")
         )
-    return Program(parse(made.as_text()), parse_assignment(buffers, ranges), made.memory_analysis())
+    total = int(usage.partition("Total bytes: ")[2].split()[0])
+    return Program(parse(made.as_text()), parse_assignment(buffers, ranges), made.memory_analysis(), total)
