@@ -43,7 +43,7 @@ class MemoryReader:
         host: bytes of host memory that the program takes.
         moments: instruction -> folded seconds at which it has run.
         """
-        fixed: dict[Kind, int] = {}
+        fixed: dict[Kind, int] = {"temporaries": self.assignment.others}
         for argument in self.arguments:
             fixed[argument.kind] = fixed.get(argument.kind, 0) + argument.size
         over_time = list(self.assignment.over_time(self.kind))
