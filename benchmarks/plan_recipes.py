@@ -76,9 +76,10 @@ def _flags(plan: Plan) -> str:
 def _memory(plan: Plan) -> Iterator[str]:
     memory = plan["memory"]
     verdict = "It fits" if memory["fits"] else "**It does not fit**"
+    host = f" and {units.gib(memory['host'])} of the host's memory for it" if memory["host"] else ""
     yield from ("", "## Memory", "")
-    yield f"{verdict}: {units.gib(memory['needed'])} of the {units.gib(memory['available'])} of a device"
-    yield f"{f'and {units.gib(memory["host"])} of host memory for it' if memory['host'] else ''}. At the peak:".lstrip()
+    yield f"{verdict}: {units.gib(memory['needed'])} of the {units.gib(memory['available'])} of a device{host}."
+    yield "At the peak:"
     yield from (
         "",
         *table(["kind", "bytes"], [(kind, units.gib(size)) for kind, size in memory["by_kind"].items()]),
@@ -93,16 +94,17 @@ def _memory(plan: Plan) -> Iterator[str]:
 def _speed(plan: Plan) -> Iterator[str]:
     speed = plan["speed"]
     yield from ("", "## Speed", "")
-    yield f"{units.seconds(speed['expected'])} a step ({units.seconds(speed['low'])} to {units.seconds(speed['high'])}),"
-    yield f"MFU {speed['mfu']:.1%}, {speed['tokens_per_second_per_chip']:,.0f} tokens/s/chip, bound by {speed['bound_by']}."
-    yield "The range is that of the time model's assumptions (docs/time-model.md)."
+    expected, low, high = (units.seconds(speed[case]) for case in ("expected", "low", "high"))
+    yield f"{expected} a step ({low} to {high}), MFU {speed['mfu']:.1%},"
+    yield f"{speed['tokens_per_second_per_chip']:,.0f} tokens/s/chip, bound by {speed['bound_by']}. The range is"
+    yield "that of the time model's assumptions (docs/time-model.md)."
     terms = [(term, units.seconds(each), f"{each / speed['expected']:.1%}") for term, each in speed["terms"].items()]
     yield from ("", *table(["of a step", "seconds", "share"], terms))
     if results := compared(plan):
         yield from ("", "Published of the same model at this scale:", "")
         rows = [
             (
-                f"{one.source}{f' ({one.differs})' if one.differs else ''}",
+                one.source + (f" ({one.differs})" if one.differs else ""),
                 one.metric,
                 value(one.metric, one.value),
                 value(one.metric, own),
