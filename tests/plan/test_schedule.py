@@ -22,7 +22,9 @@ def instruction(name: str) -> Instruction:
 
 
 def over(*axes: str) -> Collective:
-    return Collective("all-gather", Group(size=4, axes=axes, slices=1, chips=4, links=2, hops=2), size=3, whole=4)
+    return Collective(
+        "all-gather", Group(size=4, axes=axes, slices=1, chips=4, links=2, hops=2), size=3, whole=4, links=2
+    )
 
 
 def cost(name: str, work: Work = "matmul", *, starts: bool = False, awaits: str | None = None, axis: str = "") -> Cost:

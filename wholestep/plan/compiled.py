@@ -89,7 +89,7 @@ def compile_job(job: Job) -> Compiled:
     def fill(directory: Path) -> None:
         facts = {
             **_compile(lowered, program.options, directory),
-            "available": available_memory(mesh),
+            "available": available_memory(mesh, program.options),
             "versions": versions,
             "options": dict(program.options),
             "kernels": _kernels(program.step),

@@ -181,7 +181,7 @@ def _cost(
     sends = collective(module, computation, instruction, mesh, chip)
     return Cost(
         instruction=instruction,
-        origin=_origin(module, instruction),
+        origin=_origin(module, computation, instruction),
         work=_work(module, instruction, work_flops, moved, sends),
         flops=work_flops,
         moved=moved,
@@ -206,12 +206,21 @@ def _work(
     return "copy" if only_moves(module, instruction) else "elementwise"
 
 
-def _origin(module: Module, instruction: Instruction) -> Origin:
-    """Its own; of a fusion that has none, or a name only, that of the first instruction inside which has one."""
+def _origin(module: Module, computation: Computation, instruction: Instruction, depth: int = 4) -> Origin:
+    """Its own; where it has none, or its operator alone, that of the first instruction inside which has one; where none
+    has, that of what it reads: the compiler names nothing that it adds itself."""
+    own = _within(module, instruction)
+    if own.module or own.line or not depth:
+        return own
+    read = (_origin(module, computation, each, depth - 1) for each in computation.operands(instruction))
+    return next((each for each in read if each.module or each.line), own)
+
+
+def _within(module: Module, instruction: Instruction) -> Origin:
     own = origin(instruction.op_name)
     if own.module or own.line:
         return own
-    inside = (_origin(module, each) for called in module.called(instruction) for each in called.instructions)
+    inside = (_within(module, each) for called in module.called(instruction) for each in called.instructions)
     return next((each for each in inside if each.module or each.line), own)
 
 

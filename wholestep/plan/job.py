@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -32,6 +33,19 @@ class Job:
     overrides: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     layers: int | None = None
+
+    @classmethod
+    def of(cls, recipe: str, topology: str | None = None, slices: int | None = None, **others: Any) -> Job:
+        """A job on the topology that the recipe is made for, unless another is given.
+
+        Raises:
+            ConfigError: no such recipe, or it is made for no topology and none is given.
+        """
+        entry = find(recipe)
+        if topology is None and entry.topology is None:
+            raise ConfigError(f"{recipe} is made for no topology: give one, as in --topology v6e:2x4")
+        own = (entry.topology, entry.slices) if topology is None else (topology, 1)
+        return cls(recipe=recipe, topology=str(own[0]), slices=slices or own[1], **others)
 
     def build(self) -> Recipe:
         """The recipe as set, fitted to the topology and cut to its layers.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import jax
@@ -58,12 +58,14 @@ class Collective:
     size: bytes that one device sends in a ring of its group: of an array of S bytes over n devices S (n-1)/n for an
         all-gather, a reduce-scatter and an all-to-all, twice that for an all-reduce, S for a permutation.
     whole: S.
+    links: of a chip that carry it at once: those that the compiler's algorithm uses, where it says so.
     """
 
     operation: str
     group: Group
     size: int
     whole: int
+    links: int
 
 
 def collective(
@@ -77,14 +79,31 @@ def collective(
         for inside in module.called(instruction):
             for each in inside.instructions:
                 if found := collective(module, inside, each, mesh, chip):
-                    return found
+                    return _as_run(instruction, found)
         return None
     group = group_of(_members(instruction, mesh), mesh, chip)
     given = sum(array.size for operand in computation.operands(instruction) for array in operand.arrays)
     whole = given * group.size if operation == "all-gather" else given
     share = {"all-reduce": 2.0, "collective-permute": None}.get(operation, 1.0)
     size = whole if share is None else round(share * whole * (group.size - 1) / group.size)
-    return Collective(operation, group, size, whole)
+    return Collective(operation, group, size, whole, _links_used(instruction, group))
+
+
+def _as_run(fusion: Instruction, inside: Collective) -> Collective:
+    """Of a fusion of an all-reduce with the slice of it that a device keeps, which runs as a reduce-scatter."""
+    links = _links_used(fusion, inside.group)
+    if any(name.startswith("all-reduce-scatter") for name in fusion.called):
+        return Collective("reduce-scatter", inside.group, inside.size // 2, inside.whole, links)
+    return replace(inside, links=min(inside.links, links))
+
+
+def _links_used(instruction: Instruction, group: Group) -> int:
+    """A ring through all chips uses two links of each. On a torus there are several rings at once, the compiler's
+    `colors`, each along another dimension first. Where it does not say, all links are used."""
+    colors = re.search(r"Strategy\w+\{colors:(\d+)", instruction.attributes)
+    if colors:
+        return min(2 * int(colors[1]), group.links)
+    return min(2, group.links) if '"emitter":"1D' in instruction.attributes else group.links
 
 
 def group_of(members: np.ndarray, mesh: jax.sharding.Mesh, chip: Chip) -> Group:

@@ -180,14 +180,14 @@ class TimeModel:
         return max(slow, fast)
 
     def collective_seconds(self, collective: Collective) -> float:
-        """Over all links that the chip of the group with the fewest has, at once: rings along every dimension of the
-        torus. The devices of one chip take what they have in common once. Between slices each device sends what it has
-        left after its own slice."""
+        """Over the links that the compiler's algorithm uses, or all that the chip of the group with the fewest has,
+        at once: rings along every dimension of the torus. The devices of one chip take what they have in common once.
+        Between slices each device sends what it has left after its own slice."""
         group = collective.group
         passes = 2.0 if collective.operation == "all-reduce" else 1.0
         seconds = 0.0
         if group.chips > 1:
-            rate = group.links * self.chip.ici_bytes_per_second * LINKS[self.case]
+            rate = collective.links * self.chip.ici_bytes_per_second * LINKS[self.case]
             travels = collective.whole * (group.chips - 1) / group.chips
             if collective.operation == "collective-permute":
                 rate, travels = self.chip.ici_bytes_per_second * LINKS[self.case], float(collective.whole)

@@ -94,12 +94,13 @@ def _bytes(text: str) -> int:
     return round(float(text.removesuffix(unit)) * _UNITS[unit])
 
 
-def available_memory(mesh: jax.sharding.Mesh) -> int:
-    """Bytes of a device's memory that programs can have, as the compiler says when asked for too much."""
+def available_memory(mesh: jax.sharding.Mesh, options: Mapping[str, str] = MappingProxyType({})) -> int:
+    """Bytes of a device's memory that programs can have, as the compiler says when asked for too much with these
+    flags."""
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     too_large = jax.ShapeDtypeStruct((2**29, 1024), jnp.float32, sharding=everywhere)  # 2 TiB
     try:
-        compile_for_tpu(jax.jit(lambda x: x + jnp.roll(x, 1, axis=0)).lower(too_large))
+        compile_for_tpu(jax.jit(lambda x: x + jnp.roll(x, 1, axis=0)).lower(too_large), options=options)
     except DeviceMemoryError as error:
         return error.available
     raise AssertionError("2 TiB fit a device")
