@@ -149,9 +149,10 @@ def test_an_all_reduce_with_the_slice_that_is_kept_runs_as_a_reduce_scatter() ->
     [
         ("", 4),
         ('"emitter":"1DRing"', 2),
-        ('"debug":"UniDirection1DRingStrategy{colors:1 phases:1}"', 2),
-        ('"debug":"UniDirection1DRingStrategy{colors:2 phases:1}"', 4),
-        ('"debug":"UniDirection1DRingStrategy{colors:4 phases:1}"', 4),
+        (r'"debug":"\nStrategyRing{colors:1 phases:1}"', 2),
+        (r'"debug":"\nStrategySubgroupND{colors:2 phases:2}"', 4),
+        (r'"debug":"\nStrategyND{colors:3 phases:3}"', 4),
+        (r'"debug":"\nUniDirection1DRingStrategy{colors:2 phases:1}"', 2),
     ],
 )
 def test_links_are_those_that_the_algorithm_uses(algorithm: str, links: int) -> None:
