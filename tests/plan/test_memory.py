@@ -33,6 +33,7 @@ metadata={{op_name="state[\\'parameter/layers.0:2:1.up.weight\\']"}}
         %other = bf16[7,7]{{1,0}} all-gather(%x), {scope.format("_c10d.all_gather")}
         %dw = f32[64,32]{{0,1}} fusion(%w), kind=kOutput, calls=%inside
         %part = f32[5,5]{{0,1}} fusion(%w), kind=kOutput, calls=%inside, {scope.format("_c10d.reduce_scatter")}
+        %shard = f32[1,16,32]{{2,1,0}} fusion(%w), kind=kLoop, calls=%inside
         ROOT %tmp = bf16[3,3]{{1,0}} negate(%other), {scope.format("aten.neg")}""",
         "inside\nROOT %i = f32[] parameter(0)",
         "goes_on\n%c = (bf16[2,8,99]{2,1,0}) parameter(0)\nROOT %p = pred[] constant(false)",
@@ -50,6 +51,7 @@ metadata={{op_name="state[\\'parameter/layers.0:2:1.up.weight\\']"}}
         "dw": (2000, 800, 4, 5),
         "part": (3000, 30, 5, 6),
         "tmp": (3100, 5, 6, 6),
+        "shard": (0, 50, 7, 7),
     }
     placed = tuple(
         Placed(name, "{0}" if name in ("loop", "b") else "{}", size, offset, first, last, shapes[name].strip("()"))
@@ -70,6 +72,7 @@ metadata={{op_name="state[\\'parameter/layers.0:2:1.up.weight\\']"}}
         ("dw", "gradients"),
         ("part", "gradients"),
         ("tmp", "temporaries"),
+        ("shard", "gradients"),
     ],
 )
 def test_what_a_buffer_is_for(name: str, kind: Kind) -> None:
@@ -114,6 +117,7 @@ def test_the_peak_is_where_most_is_in_use() -> None:
         (2.0, 1000 + 400 + 70 + 800),
         (5.0, 1000 + 70 + 800 + 30),
         (5.0, 30 + 5),
+        (5.0, 50),
         (5.0, 0),
     ]
 

@@ -128,3 +128,34 @@ def test_what_goes_to_the_host_is_no_collective() -> None:
 def test_links_and_hops_of_a_whole_slice(topology: str, mesh: Mesh, chips: int, links: int, hops: int) -> None:
     group = sent("bf16[1024,128] all-reduce(%x), replica_groups={}", topology, mesh).group
     assert (group.size, group.chips, group.links, group.hops) == (mesh.size, chips, links, hops)
+
+
+def test_an_all_reduce_with_the_slice_that_is_kept_runs_as_a_reduce_scatter() -> None:
+    program = module(
+        "%x = bf16[1024,128]{1,0} parameter(0)\nROOT %c = bf16[256,128]{1,0} fusion(%x), calls=%all-reduce-scatter.1",
+        """all-reduce-scatter.1
+        %p = bf16[1024,128]{1,0} parameter(0)
+        %zero = u32[] constant(0)
+        %sum = bf16[1024,128]{1,0} all-reduce(%p), replica_groups={{0,1,2,3}}
+        ROOT %part = bf16[256,128]{1,0} dynamic-slice(%sum, %zero, %zero), dynamic_slice_sizes={256,128}""",
+    )
+    found = collective(program, *find(program, "c"), mesh_of("v6e:2x2", Mesh(fsdp=4)), topology_chip("v6e:2x2"))
+    assert found is not None
+    assert (found.operation, found.whole, found.size) == ("reduce-scatter", SIZE, SIZE * 3 // 4)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "links"),
+    [
+        ("", 4),
+        ('"emitter":"1DRing"', 2),
+        (r'"debug":"\nStrategyRing{colors:1 phases:1}"', 2),
+        (r'"debug":"\nStrategySubgroupND{colors:2 phases:2}"', 4),
+        (r'"debug":"\nStrategyND{colors:3 phases:3}"', 4),
+        (r'"debug":"\nUniDirection1DRingStrategy{colors:2 phases:1}"', 2),
+    ],
+)
+def test_links_are_those_that_the_algorithm_uses(algorithm: str, links: int) -> None:
+    line = f"bf16[1024,128] all-reduce(%x), replica_groups={{}}, backend_config={{{algorithm}}}"
+    found = sent(line, "v6e:16x16", Mesh(fsdp=256))
+    assert (found.links, found.group.links) == (links, 4)

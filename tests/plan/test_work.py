@@ -51,7 +51,7 @@ CONVOLUTIONS = {
     "matrix product": ((4, 8), (8, 16), "", {}),
     "one dimension": ((2, 10, 3), (3, 3, 5), "size=3", {}),
     "padded": ((2, 10, 3), (3, 3, 5), "size=3 pad=2_1", {"padding": [(2, 1)]}),
-    "strided": ((2, 10, 3), (3, 3, 5), "size=3 stride=2 pad=1_1", {"window_strides": [2], "padding": [(1, 1)]}),
+    "strided": ((2, 10, 3), (3, 3, 5), "size=3 stride=3 pad=4_0", {"window_strides": [3], "padding": [(4, 0)]}),
     "window dilated": (
         (2, 10, 3),
         (3, 3, 5),

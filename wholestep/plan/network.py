@@ -98,11 +98,13 @@ def _as_run(fusion: Instruction, inside: Collective) -> Collective:
 
 
 def _links_used(instruction: Instruction, group: Group) -> int:
-    """A ring through all chips uses two links of each. On a torus there are several rings at once, the compiler's
-    `colors`, each along another dimension first. Where it does not say, all links are used."""
-    colors = re.search(r"Strategy\w+\{colors:(\d+)", instruction.attributes)
+    """A ring through all chips uses two links of each, one in a single direction only one. On a torus there are several
+    rings at once, the compiler's `colors`, each along another dimension first. Where it does not say, all links are
+    used."""
+    colors = re.search(r"(\w*)Strategy\w*\{colors:(\d+)", instruction.attributes)
     if colors:
-        return min(2 * int(colors[1]), group.links)
+        each = 1 if "UniDirection" in colors[1] else 2
+        return min(each * int(colors[2]), group.links)
     return min(2, group.links) if '"emitter":"1D' in instruction.attributes else group.links
 
 
