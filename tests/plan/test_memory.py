@@ -90,7 +90,7 @@ def test_arguments_are_what_their_names_say() -> None:
 
 
 def test_the_peak_is_where_most_is_in_use() -> None:
-    memory = reader().memory(available=10**6, host=7, moments={"stack": 1.0, "loop": 2.0, "other": 5.0})
+    memory = reader().memory(available=10**6, host=7, code=0, moments={"stack": 1.0, "loop": 2.0, "other": 5.0})
     assert memory.by_kind == {
         "parameters": 4096,
         "optimizer state": 4096,
@@ -132,7 +132,7 @@ def probabilities(x: Array, w: Array) -> Array:
 
 
 def peak(program: Program) -> int:
-    memory = MemoryReader(program.module, program.assignment).memory(available=0, host=0, moments={})
+    memory = MemoryReader(program.module, program.assignment).memory(available=0, host=0, code=0, moments={})
     return sum(memory.by_kind.values())
 
 

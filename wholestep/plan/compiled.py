@@ -18,7 +18,7 @@ import jax
 
 import wholestep
 from wholestep.data.cache import cached_directory, digest
-from wholestep.errors import ConfigError, DeviceMemoryError
+from wholestep.errors import DeviceMemoryError
 from wholestep.graph.costs import flops, step_nodes
 from wholestep.graph.step import StepGraph
 from wholestep.pipeline import train_program
@@ -28,7 +28,6 @@ from wholestep.plan.hlo import Module, parse
 from wholestep.plan.job import Job
 from wholestep.xla.memory_use import MemoryUse, available_memory, compile_for_tpu
 from wholestep.xla.scope import origin, scope
-from wholestep.xla.split_program import SplitProgram
 
 _DUMPED = {"buffers": "buffer-assignment", "ranges": "live-range"}
 
@@ -72,17 +71,12 @@ def compile_job(job: Job) -> Compiled:
     A program is found by its text without the lines of code that it came from: those of a cached one may have moved.
 
     Raises:
-        ConfigError: a setting is wrong, or the step is not one program.
+        ConfigError: a setting is wrong.
         LoweringError: an operator cannot be lowered.
     """
     recipe = job.build()
     mesh = job.mesh(recipe)
     program = train_program(recipe, mesh)
-    if isinstance(program, SplitProgram):
-        raise ConfigError(
-            "layers.execution=split makes several programs of a step, and plan reads steps of one: plan it with "
-            "--set layers.execution=loop, whose layers are the same"
-        )
     lowered = program.lower()
     versions = _versions()
     key = digest(lowered.as_text(), job.topology, str(job.slices), json.dumps([dict(program.options), versions]))

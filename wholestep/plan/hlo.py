@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-HBM, VMEM, HOST = 0, 1, 5
-"""Memory spaces of the TPU compiler: the device's memory, the fast memory of a core, the host's."""
+HBM, VMEM, CMEM, HOST = 0, 1, 3, 5
+"""Memory spaces of the TPU compiler: the device's memory, the fast memory of a core, that of a v4 chip, the host's."""
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")

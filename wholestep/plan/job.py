@@ -54,10 +54,15 @@ class Job:
         within each slice and replicated over slices, with as many rows on a device as before.
 
         Raises:
-            ConfigError: a name or setting is wrong, or there are not that many layers.
+            ConfigError: a name or setting is wrong, there are not that many layers, or the step is not one program.
         """
         recipe = apply(find(self.recipe).function(), (*self.fitting(), *self.overrides))
         recipe = dataclasses.replace(recipe, flags=(*recipe.flags, *self.flags))
+        if recipe.layers.execution == "split":
+            raise ConfigError(
+                "layers.execution=split makes several programs of a step, and plan reads steps of one: plan it with "
+                "--set layers.execution=loop, whose layers are the same"
+            )
         if self.layers is None:
             return recipe
         whole = len(recipe.model.layers)
