@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from wholestep.errors import WholestepError
+from wholestep.errors import DeviceMemoryError, WholestepError
 from wholestep.plan.compiled import Compiled
 from wholestep.plan.job import Job
 
@@ -39,6 +39,7 @@ def compile_isolated(
 
     Raises:
         WholestepError: what is wrong with the job.
+        DeviceMemoryError: the program is too large even to be placed.
         CompilerError: the compiler crashed, ran out of this machine's memory, or out of time.
     """
     job.mesh(job.build())
@@ -56,6 +57,8 @@ def compile_isolated(
     if child.returncode:
         raise CompilerError(f"the compiler crashed at this program (exit {child.returncode}): {_last_words(lines)}")
     answer = json.loads(lines[-1])
+    if "needed" in answer:
+        raise DeviceMemoryError(**answer)
     if "error" in answer:
         raise WholestepError(answer["error"])
     return Compiled(Path(answer["directory"]))
