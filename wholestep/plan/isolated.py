@@ -27,6 +27,10 @@ class CompilerError(WholestepError):
     """The compiler failed at a program, other than by finding that it does not fit the device."""
 
 
+class CompilerTimeoutError(CompilerError):
+    """The compiler was not done in time."""
+
+
 def compile_isolated(
     job: Job, progress: Callable[[float, int], None] = lambda seconds, size: None, timeout: float | None = None
 ) -> Compiled:
@@ -40,7 +44,8 @@ def compile_isolated(
     Raises:
         WholestepError: what is wrong with the job.
         DeviceMemoryError: the program is too large even to be placed.
-        CompilerError: the compiler crashed, ran out of this machine's memory, or out of time.
+        CompilerError: the compiler crashed, or ran out of this machine's memory.
+        CompilerTimeoutError: it ran out of time.
     """
     job.mesh(job.build())
     command = [sys.executable, "-m", "wholestep.plan", json.dumps(dataclasses.asdict(job))]
@@ -79,7 +84,7 @@ def _watch(child: subprocess.Popen[str], progress: Callable[[float, int], None],
                     "(--layers 4) or on a machine with more memory"
                 )
         if timeout is not None and seconds > timeout:
-            raise CompilerError(f"the compiler was not done after {timeout:.0f} s")
+            raise CompilerTimeoutError(f"the compiler was not done after {timeout:.0f} s")
 
 
 def _last_words(lines: list[str]) -> str:

@@ -27,6 +27,7 @@ class Trial:
         low, expected, high: seconds a step; None of what was not compiled to the end.
         tokens_per_second_per_chip: in the expected time.
         error: what went wrong; empty if nothing.
+        timed_out: whether that is the time it took, which another run may have.
     """
 
     key: str
@@ -38,6 +39,7 @@ class Trial:
     high: float | None = None
     tokens_per_second_per_chip: float | None = None
     error: str = ""
+    timed_out: bool = False
 
     @property
     def fits(self) -> bool:

@@ -14,6 +14,8 @@ compiled at all is
 - what has as many rows in a microbatch and as many bytes by its bound as one that was compiled and does not fit, all but
   memory's dimensions being equal. This is inferred, not certain.
 
+No candidate may take more than a share of the budget (`SHARE`); one that does is left for a run with a larger budget.
+
 The search itself is deterministic: run again, it goes the same way over what was tried and on from there.
 """
 
@@ -28,7 +30,7 @@ from typing import Protocol
 
 from wholestep.errors import DeviceMemoryError, WholestepError
 from wholestep.plan.arithmetic import Bound, bound
-from wholestep.plan.isolated import CompilerError, compile_isolated
+from wholestep.plan.isolated import CompilerError, CompilerTimeoutError, compile_isolated
 from wholestep.plan.job import Job
 from wholestep.plan.planner import plan
 from wholestep.plan.space import Candidate, Space
@@ -40,6 +42,7 @@ Measure = Callable[[Job, Progress, float], Trial]
 """A job, whom to tell of seconds and bytes of memory, seconds to give up after -> a trial without a key. Raises as
 `compile_isolated`."""
 
+SHARE = 0.25
 TOO_LARGE = "cannot fit, by arithmetic"
 TOO_SLOW = "cannot be faster than the best, by arithmetic"
 LARGER = "larger than one that was compiled and does not fit"
@@ -121,7 +124,7 @@ def tune(
     Raises:
         WholestepError: the recipe itself, with nothing changed, is not one that can be compiled.
     """
-    return _Search(space, known, clock() + budget, watcher, measure, clock).run()
+    return _Search(space, known, budget, watcher, measure, clock).run()
 
 
 class _OutOfTimeError(Exception):
@@ -133,13 +136,14 @@ class _Search:
         self,
         space: Space,
         known: Trials,
-        deadline: float,
+        budget: float,
         watcher: Watcher,
         measure: Measure,
         clock: Callable[[], float],
     ) -> None:
         self.space, self.known, self.watcher = space, known, watcher
-        self.deadline, self.measure, self.clock = deadline, measure, clock
+        self.measure, self.clock = measure, clock
+        self.budget, self.deadline = budget, clock() + budget
         self.bounds: dict[Candidate, Bound] = {}
         self.trials: dict[Candidate, Trial] = {}
         chip = topology_chip(space.job.topology)
@@ -195,27 +199,28 @@ class _Search:
     def _try(self, candidate: Candidate) -> None:
         job = self.space.job_of(candidate)
         key = key_of(job)
-        trial = self.known.get(key)
-        was_known = trial is not None
-        if trial is None:
-            trial = replace(self._measured(candidate, job), key=key, overrides=candidate.overrides)
+        known = self.known.get(key)
+        trial = known or replace(self._measured(candidate, job), key=key, overrides=candidate.overrides)
+        if known is None and not trial.timed_out:
             self.known.add(trial)
         self.trials[candidate] = trial
         self.available = trial.available or self.available
         best = self._best()
-        self.watcher.tried(trial, best and self.trials[best], was_known)
+        self.watcher.tried(trial, best and self.trials[best], known is not None)
 
     def _measured(self, candidate: Candidate, job: Job) -> Trial:
         left = self.deadline - self.clock()
         if left <= 0:
             raise _OutOfTimeError
         try:
-            return self.measure(job, self.watcher.compiling(candidate.overrides), left)
+            return self.measure(job, self.watcher.compiling(candidate.overrides), min(left, SHARE * self.budget))
+        except CompilerTimeoutError as error:
+            if self.clock() >= self.deadline:
+                raise _OutOfTimeError from error
+            return Trial(key="", overrides=(), error=str(error), timed_out=True)
         except DeviceMemoryError as error:
             return Trial(key="", overrides=(), needed=error.needed, available=error.available, error=str(error))
         except WholestepError as error:
-            if self.clock() >= self.deadline:  # a longer budget may see its end
-                raise _OutOfTimeError from error
             if candidate == self.space.base and not isinstance(error, CompilerError):
                 raise
             return Trial(key="", overrides=(), error=str(error))
