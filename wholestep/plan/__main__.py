@@ -1,6 +1,7 @@
 """One job compiled in a process of its own: `python -m wholestep.plan JOB`, a `Job` as JSON.
 
-The last line of the output, as JSON, is the result's folder in the cache, the bytes that a device lacks, or what is wrong.
+The last line of the output, as JSON, is the result's folder in the cache, the memory of a device that cannot hold the
+program, or what is wrong.
 """
 
 from __future__ import annotations

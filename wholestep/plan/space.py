@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from wholestep.config.override import values_at
@@ -125,10 +125,10 @@ class Space:
             if other != candidate and not useless:
                 yield other
 
-    def alike(self, one: Candidate, other: Candidate, group: str) -> bool:
-        """Whether they differ in this group's choices at most."""
+    def alike(self, one: Candidate, other: Candidate, but: Collection[str]) -> bool:
+        """Whether they differ in these groups' choices at most."""
         pairs = zip(self.dimensions, one.choices, other.choices, strict=True)
-        return all(a == b for dimension, a, b in pairs if dimension.group != group)
+        return all(a == b for dimension, a, b in pairs if dimension.group not in but)
 
     def _offloads(self, candidate: Candidate) -> bool:
         return self.job_of(candidate).build().layers.keep.startswith("offload_")

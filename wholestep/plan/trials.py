@@ -30,8 +30,8 @@ class Trial:
         timed_out: whether that is the time it took, which another run may have.
     """
 
-    key: str
-    overrides: tuple[str, ...]
+    key: str = ""
+    overrides: tuple[str, ...] = ()
     needed: int | None = None
     available: int | None = None
     low: float | None = None

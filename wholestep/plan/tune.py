@@ -1,18 +1,19 @@
 """The search for the settings of a recipe that train fastest on a topology and fit.
 
 Compiling takes seconds to minutes and the space has thousands of candidates, so the search is coordinate-wise. From the
-recipe's own settings, the groups of dimensions (memory, mesh, each kernel, flags) take turns: in its turn, a group gives
-the most promising of those candidates that differ from the best one so far in this group only, and that one is compiled
-whole. Groups hardly depend on each other, except for what memory goes to (rows, microbatches, what layers keep), which is
-why these are varied together. It ends when no turn has a candidate left, or with the budget.
+recipe's own settings, the groups of dimensions (memory, mesh, each kernel, flags) take turns: in its turn, a group
+gives the most promising of those candidates that differ from the best one so far in this group only, and that one is
+compiled whole. Groups hardly depend on each other, except for what memory goes to (rows, microbatches, what layers
+keep), which is why these are varied together. It ends when no turn has a candidate left, or with the budget.
 
-The most promising is, of those that arithmetic expects to fit, the one whose bound is fastest; of others the one with the
-smallest memory. Memory is expected by its bound, times what the best one's compiled figure is of its own bound. Not
+The most promising is, of those that arithmetic expects to fit, the one whose bound is fastest; of others the one with
+the smallest memory. Memory is expected by its bound, times the most that a compiled figure was of its own bound. Not
 compiled at all is
 
 - what does not fit by its bound, or whose bound is slower than the best one is expected to be;
-- what has as many rows in a microbatch and as many bytes by its bound as one that was compiled and does not fit, all but
-  memory's dimensions being equal. This is inferred, not certain.
+- what has as many rows in a microbatch and as many bytes by its bound as one that was compiled and does not fit, where
+  the two are alike but for the memory group; with other flags too, if that one was over the memory by a tenth. This is
+  inferred, not certain.
 
 No candidate may take more than a share of the budget (`SHARE`); one that does is left for a run with a larger budget.
 
@@ -43,10 +44,12 @@ Measure = Callable[[Job, Progress, float], Trial]
 `compile_isolated`."""
 
 SHARE = 0.25
+FLAGS_CHANGE = 1.1
+"""How many times as much memory a program may need with other flags."""
 TOO_LARGE = "cannot fit, by arithmetic"
 TOO_SLOW = "cannot be faster than the best, by arithmetic"
 LARGER = "larger than one that was compiled and does not fit"
-NOT_REACHED = "not reached"
+LEFT = "left when the search moved on or ended"
 
 
 class Watcher(Protocol):
@@ -92,8 +95,6 @@ def predict(job: Job, progress: Progress, timeout: float) -> Trial:
     report = plan(job, compile_isolated(job, progress, timeout))
     speed = report.speed
     return Trial(
-        key="",
-        overrides=(),
         needed=report.memory.needed,
         available=report.memory.available,
         low=speed.low,
@@ -164,7 +165,7 @@ class _Search:
             own=self.trials.get(self.space.base),
             settings=() if best is None else self.space.settings(best),
             size=self.space.size,
-            left_out=Counter(self._why_not(each) or NOT_REACHED for each in self.bounds if each not in self.trials),
+            left_out=Counter(self._why_not(each) or LEFT for each in self.bounds if each not in self.trials),
             stopped=stopped,
         )
 
@@ -185,12 +186,12 @@ class _Search:
         centre = self._best() or min(self.bounds, key=lambda it: self.bounds[it].needed)
         left = [each for each in self.space.neighbours(centre, group) if each not in self.trials]
         left = [each for each in left if self._why_not(each) is None]
-        compiled = self.trials.get(centre)
-        ratio = (compiled.needed or 0) / self._bound(centre).needed if compiled else 0.0
+        over = [trial.needed / self._bound(it).needed for it, trial in self._relatives(centre) if trial.needed]
+        ratio = max(over, default=1.0)
 
         def order(candidate: Candidate) -> tuple[bool, float]:
             its = self._bound(candidate)
-            expected = its.needed * max(ratio, 1.0)
+            expected = its.needed * ratio
             fits = expected <= self.available
             return not fits, -its.tokens_per_second_per_chip if fits else expected
 
@@ -206,7 +207,7 @@ class _Search:
         self.trials[candidate] = trial
         self.available = trial.available or self.available
         best = self._best()
-        self.watcher.tried(trial, best and self.trials[best], known is not None)
+        self.watcher.tried(trial, None if best is None else self.trials[best], known is not None)
 
     def _measured(self, candidate: Candidate, job: Job) -> Trial:
         left = self.deadline - self.clock()
@@ -217,13 +218,13 @@ class _Search:
         except CompilerTimeoutError as error:
             if self.clock() >= self.deadline:
                 raise _OutOfTimeError from error
-            return Trial(key="", overrides=(), error=str(error), timed_out=True)
+            return Trial(error=str(error), timed_out=True)
         except DeviceMemoryError as error:
-            return Trial(key="", overrides=(), needed=error.needed, available=error.available, error=str(error))
+            return Trial(needed=error.needed, available=error.available, error=str(error))
         except WholestepError as error:
             if candidate == self.space.base and not isinstance(error, CompilerError):
                 raise
-            return Trial(key="", overrides=(), error=str(error))
+            return Trial(error=str(error))
 
     def _best(self) -> Candidate | None:
         fitting = [each for each, trial in self.trials.items() if trial.fits]
@@ -241,9 +242,14 @@ class _Search:
             return TOO_LARGE
         if best is not None and its.tokens_per_second_per_chip <= self.trials[best].speed:
             return TOO_SLOW
-        for other, trial in self.trials.items():
-            if trial.too_large and self.space.alike(candidate, other, "memory"):
+        for other, trial in self._relatives(candidate):
+            by_flags = 1.0 if self.space.alike(candidate, other, ("memory",)) else FLAGS_CHANGE
+            if trial.too_large and (trial.needed or 0) > by_flags * self.available:
                 theirs = self._bound(other)
                 if its.needed >= theirs.needed and its.microbatch_rows >= theirs.microbatch_rows:
                     return LARGER
         return None
+
+    def _relatives(self, candidate: Candidate) -> list[tuple[Candidate, Trial]]:
+        """What was tried of the same mesh and kernels, so that memory can be inferred from it."""
+        return [each for each in self.trials.items() if self.space.alike(candidate, each[0], ("memory", "flags"))]

@@ -36,13 +36,9 @@ class Display:
         what = settings_text(overrides)
 
         def show(seconds: float, size: int) -> None:
-            passed = time.monotonic() - self._began
-            self._status.update(
-                Text(
-                    f"{_minutes(passed)} of {_minutes(self._budget)}, {self._count} tried{self._best}; compiling {what}: "
-                    f"{seconds:.0f} s, {units.gib(size)} of this machine's memory"
-                )
-            )
+            passed = f"{_minutes(time.monotonic() - self._began)} of {_minutes(self._budget)}"
+            now = f"{seconds:.0f} s, {units.gib(size)} of this machine's memory"
+            self._status.update(Text(f"{passed}, {self._count} tried{self._best}; compiling {what}: {now}"))
 
         show(0.0, 0)
         return show
@@ -93,10 +89,11 @@ def draw_trade(tuned: Tuned, title: str, picture: Path) -> None:
     figure = Figure(figsize=(9, 5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    for fits, style in ((True, {}), (False, {"facecolors": "none", "edgecolors": "tab:red"})):
+    for fits, color, inside in ((True, "tab:blue", "tab:blue"), (False, "tab:red", "none")):
         points = [it for it in compiled if it.fits is fits]
         x, y = [(it.needed or 0) / 2**30 for it in points], [it.tokens_per_second_per_chip or 0.0 for it in points]
-        axes.scatter(x, y, label=f"{'fits' if fits else 'does not fit'} ({len(points)})", **style)
+        label = f"{'fits' if fits else 'does not fit'} ({len(points)})"
+        axes.scatter(x, y, facecolors=inside, edgecolors=color, label=label)
     if compiled:
         limit = (compiled[0].available or 0) / 2**30
         needed = [(it.needed or 0) / 2**30 for it in compiled]
@@ -105,10 +102,10 @@ def draw_trade(tuned: Tuned, title: str, picture: Path) -> None:
             axes.set_xscale("log")
         axes.set_xlim(left=min(needed) * 0.8, right=min(max(limit, *needed) * 1.2, limit * 2))
     if tuned.best is not None:
-        x, y = (tuned.best.needed or 0) / 2**30, tuned.best.speed
-        axes.scatter([x], [y], s=160, marker="*", color="tab:orange", zorder=3, label="the best that fits")
+        at = (tuned.best.needed or 0) / 2**30, tuned.best.speed
+        axes.scatter(*at, s=160, marker="*", color="tab:orange", zorder=3, label="the best that fits")
         text = "\n".join(tuned.best.overrides) or "as the recipe is"
-        axes.annotate(text, (x, y), xytext=(10, -4), textcoords="offset points", va="top", fontsize=8)
+        axes.annotate(text, at, xytext=(10, -4), textcoords="offset points", va="top", fontsize=8)
     axes.set(title=title, xlabel="memory of a device, GiB", ylabel="tokens/s/chip, predicted")
     axes.set_ylim(bottom=0)
     axes.legend(loc="lower right")
