@@ -74,15 +74,15 @@ def least_bytes(recipe: Recipe) -> int:
     - the start of the layers' backward loop: what they keep, and a gradient for every shard of theirs;
     - the gradient of the embedding, whole; layers keep nothing any more, and have all their gradients.
 
-    The state is 12 bytes a parameter (itself and two slots of AdamW in fp32), 4 where the slots are on the host, and 4
-    more for gradients to add up in where there are microbatches; all of it in shards. Weights that need no gathering
-    are not counted a second time. The compiler may put as much as the core's fast memory holds there.
+    The state is 12 bytes a parameter (itself and two slots of AdamW in fp32), 4 where the slots are on the host, all of
+    it in shards. Where there are microbatches, shards of all gradients to add up in are there at any moment. Weights
+    that need no gathering are not counted a second time. What is not state, the compiler may put into the core's fast
+    memory, as much as that holds.
     """
     model, mesh = recipe.model, recipe.mesh
     slots = 2 if recipe.optimizer_state == "device" else 0
-    sums = 1 if recipe.microbatches > 1 else 0
-    parameters = model.num_parameters()
-    state = parameters * STATE_DTYPE_BYTES * (1 + slots + sums) / mesh.fsdp
+    shard_bytes = model.num_parameters() * STATE_DTYPE_BYTES / mesh.fsdp
+    sums = shard_bytes if recipe.microbatches > 1 else 0.0
     in_layers = sum(layer.num_parameters(model.dim) for layer in model.layers)
     sharded, looped = mesh.fsdp > 1, recipe.layers.execution == "loop"
     gather, reduce = DTYPE_BYTES[recipe.precision.gather], DTYPE_BYTES[recipe.precision.reduce]
@@ -100,7 +100,7 @@ def least_bytes(recipe: Recipe) -> int:
         kept + shards,
         shards + sharded * embedding * reduce,
     )
-    return round(state + max(0.0, max(moments) - _VMEM_BYTES))
+    return round(shard_bytes * (1 + slots) + max(0.0, sums + max(moments) - _VMEM_BYTES))
 
 
 def least_seconds(job: Job, recipe: Recipe) -> float:
