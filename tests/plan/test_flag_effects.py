@@ -6,9 +6,9 @@ import io
 from dataclasses import replace
 
 import pytest
+from plan.reports import report
 from rich.console import Console
 
-from plan.reports import report
 from wholestep.errors import ConfigError
 from wholestep.plan.flag_effects import Effect, Failure, effects, effects_view, sets_for
 from wholestep.plan.isolated import CompilerError

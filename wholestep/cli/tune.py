@@ -48,12 +48,10 @@ def tune(
     draw_trade(tuned, f"{recipe} on {where}", out / "trade.png")
     (out / "winner.txt").write_text("".join(f"{setting}\n" for setting in tuned.settings))
     if as_json:
-        command = train_command(recipe, tuned.settings) if tuned.best else None
-        trials = {name: [it.to_dict() for it in each] for name, each in (("trials", tuned.trials),)}
-        best = tuned.best and tuned.best.to_dict()
-        figures = {"best": best, "settings": tuned.settings, "command": command, "candidates": tuned.size}
-        click.echo(json.dumps({**figures, "left_out": tuned.left_out, "stopped": tuned.stopped, **trials}))
+        click.echo(json.dumps(tuned.to_dict()))
     else:
-        Console().print(tuned_view(tuned, job))
+        Console().print(tuned_view(tuned))
+        if tuned.best is not None:
+            click.echo(f"\n{train_command(recipe, tuned.settings)}")
         click.echo(f"the trade of memory against time is {out / 'trade.png'}")
     return 130 if tuned.stopped == "interrupted" else 0

@@ -71,8 +71,8 @@ class Space:
             ConfigError: a setting is wrong, or a step is several programs.
         """
         recipe = job.build()
-        recipe.check()
         job.mesh(recipe)
+        recipe.check()
         if recipe.layers.execution == "split":
             raise ConfigError(
                 "layers.execution=split makes several programs of a step, and tune compiles steps of one: tune it with "

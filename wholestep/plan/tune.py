@@ -26,8 +26,8 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol
 
 from wholestep.errors import DeviceMemoryError, WholestepError
 from wholestep.plan.arithmetic import Bound, bound
@@ -88,6 +88,11 @@ class Tuned:
     def nearest(self) -> Trial | None:
         """Of what was compiled, what is over the memory by least."""
         return min((it for it in self.trials if it.needed), key=lambda it: it.needed or 0, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        trials = {name: it and it.to_dict() for name, it in (("best", self.best), ("own", self.own))}
+        return {**asdict(self), **trials, "trials": [it.to_dict() for it in self.trials]}
 
 
 def predict(job: Job, progress: Progress, timeout: float) -> Trial:
@@ -165,7 +170,7 @@ class _Search:
             own=self.trials.get(self.space.base),
             settings=() if best is None else self.space.settings(best),
             size=self.space.size,
-            left_out=Counter(self._why_not(each) or LEFT for each in self.bounds if each not in self.trials),
+            left_out=dict(Counter(self._why_not(each) or LEFT for each in self.bounds if each not in self.trials)),
             stopped=stopped,
         )
 

@@ -14,7 +14,6 @@ from rich.status import Status
 from rich.text import Text
 
 from wholestep.plan import units
-from wholestep.plan.job import Job
 from wholestep.plan.show import plain_table
 from wholestep.plan.trials import Trial
 from wholestep.plan.tune import Progress, Tuned
@@ -51,21 +50,14 @@ class Display:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def tuned_view(tuned: Tuned, job: Job) -> RenderableType:
-    """The best, the gain over the recipe as it is, what was not compiled and why, and how to train the winner."""
-    ranked = sorted(tuned.trials, key=lambda it: (-it.speed, it.needed or 0))
+def tuned_view(tuned: Tuned) -> RenderableType:
+    """The best, what was set in each, what was not compiled and why, and the gain over the recipe as it is."""
+    ranked = sorted(tuned.trials, key=lambda it: (-it.speed, it.needed or 0))[:SHOWN]
+    columns = {"": True, "tokens/s/chip": True, "step": True, "at best, at worst": True, "needs": True, "fits": False}
     parts: list[RenderableType] = [
-        plain_table(
-            {
-                "tokens/s/chip": True,
-                "step": True,
-                "at best, at worst": True,
-                "needs": True,
-                "fits": False,
-                "set": False,
-            },
-            (_row(trial) for trial in ranked[:SHOWN]),
-        ),
+        plain_table(columns, ((str(place), *_row(trial)) for place, trial in enumerate(ranked, 1))),
+        Text(""),
+        *(Text(f"{place:2} {settings_text(trial.overrides)}") for place, trial in enumerate(ranked, 1)),
         Text(f"\n{_counts(tuned)}"),
     ]
     if tuned.stopped:
@@ -74,7 +66,6 @@ def tuned_view(tuned: Tuned, job: Job) -> RenderableType:
         parts += _nothing_fits(tuned)
     else:
         parts.append(Text.assemble(("predicted from compiled programs, not measured; ", "dim"), _gain(tuned)))
-        parts.append(Text(f"\n{train_command(job.recipe, tuned.settings)}", style="bold"))
     return Group(*parts)
 
 
@@ -100,14 +91,14 @@ def draw_trade(tuned: Tuned, title: str, picture: Path) -> None:
         axes.axvline(limit, color="gray", linestyle="--", label=f"a device has {limit:.2f} GiB")
         if limit > _LOGARITHMIC * min(needed):
             axes.set_xscale("log")
-        axes.set_xlim(left=min(needed) * 0.8, right=min(max(limit, *needed) * 1.2, limit * 2))
+        axes.set_xlim(left=min(needed) * 0.7, right=min(max(limit, *needed) * 1.2, limit * 2))
     if tuned.best is not None:
         at = (tuned.best.needed or 0) / 2**30, tuned.best.speed
         axes.scatter(*at, s=160, marker="*", color="tab:orange", zorder=3, label="the best that fits")
         text = "\n".join(tuned.best.overrides) or "as the recipe is"
-        axes.annotate(text, at, xytext=(10, -4), textcoords="offset points", va="top", fontsize=8)
+        axes.annotate(text, at, xytext=(10, 2), textcoords="offset points", fontsize=8)
     axes.set(title=title, xlabel="memory of a device, GiB", ylabel="tokens/s/chip, predicted")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=0, top=max((it.tokens_per_second_per_chip or 0.0 for it in compiled), default=1.0) * 1.15)
     axes.legend(loc="lower right")
     axes.grid(alpha=0.3)
     figure.savefig(picture, dpi=120)
@@ -125,7 +116,6 @@ def _row(trial: Trial) -> tuple[str, ...]:
         f"{units.seconds(trial.low or 0.0)}, {units.seconds(trial.high or 0.0)}" if known else "-",
         units.gib(trial.needed) if trial.needed else "-",
         "yes" if trial.fits else "no" if trial.too_large else "failed",
-        settings_text(trial.overrides),
     )
 
 
@@ -140,7 +130,7 @@ def _result(trial: Trial) -> str:
 def _counts(tuned: Tuned) -> str:
     failed = sum(not it.fits and not it.too_large for it in tuned.trials)
     parts = [
-        f"{len(tuned.trials)} compiled: {sum(it.fits for it in tuned.trials)} fit, "
+        f"{len(tuned.trials)} tried: {sum(it.fits for it in tuned.trials)} fit, "
         f"{sum(it.too_large for it in tuned.trials)} do not" + (f", {failed} failed" if failed else ""),
         *(f"{count:,} not compiled: {why}" for why, count in sorted(tuned.left_out.items())),
     ]
