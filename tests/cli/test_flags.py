@@ -23,3 +23,20 @@ def test_every_set_and_flag_is_listed(capsys) -> None:
     assert "    needs xla_tpu_enable_sparse_core_collective_aggregator=true" in lines
     for flag in FLAGS.values():
         assert any(line.startswith(f"{flag.name} (") and line.endswith(flag.purpose) for line in lines)
+
+
+def test_what_a_set_changes_in_a_recipe_is_measured(capsys) -> None:
+    small = ("--set", "model.layers=1", "--sets", "async_all_gather")
+    code, out, said = run_cli(capsys, "flags", "llama3_debug", "--topology", "v6e:2x2", *small, "--json")
+    assert code == 0, said
+    none, hiding = json.loads(out)
+    assert [none["name"], hiding["name"]] == ["none", "async_all_gather"]
+    assert none["collectives"] > none["asynchronous"] >= 0
+    assert hiding["asynchronous"] > none["asynchronous"]
+    assert 0 < none["live"] <= none["needed"]
+
+
+def test_flags_of_a_recipe_need_a_topology(capsys) -> None:
+    code, _, said = run_cli(capsys, "flags", "llama3_debug")
+    assert code == 2
+    assert "made for no topology" in said

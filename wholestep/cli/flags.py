@@ -1,22 +1,60 @@
-"""`wholestep flags`: the TPU compiler's flags that are known here."""
+"""`wholestep flags`: the TPU compiler's flags that are known here, and what they change in a recipe's step."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 
 import click
 from rich.console import Console
+from rich.status import Status
 
-from wholestep.cli.options import json_option
+from wholestep.cli.options import json_option, plan_options
+from wholestep.plan.flag_effects import effects, effects_view, sets_for
+from wholestep.plan.job import Job
 from wholestep.xla.flag_sets import SETS
 from wholestep.xla.known_flags import ALL_CHIPS, FLAGS
 
 
 @click.command()
+@click.argument("recipe", required=False)
+@plan_options
+@click.option("--layers", type=int, help="Compile this many layers only; all figures are then of those.")
+@click.option("--sets", metavar="SET,...", default="", help="Measure these sets only.")
 @json_option
-def flags(as_json: bool) -> None:
-    """List sets of compiler flags and the flags, for `--set flags=SET,FLAG=VALUE`."""
+def flags(
+    recipe: str | None,
+    topology: str | None,
+    slices: int | None,
+    overrides: tuple[str, ...],
+    flags: tuple[str, ...],
+    layers: int | None,
+    sets: str,
+    as_json: bool,
+) -> None:
+    """List sets of compiler flags and the flags, for `--set flags=SET,FLAG=VALUE`. With RECIPE and --topology, compile
+    the recipe without and with each set instead, and show what changes."""
+    if recipe is None:
+        _list(as_json)
+        return
+    job = Job.of(recipe, topology, slices, overrides=overrides, flags=flags, layers=layers)
+    chosen = sets_for(job.topology, [name.strip() for name in sets.split(",") if name.strip()])
+    with Status("", console=Console(stderr=True)) as status:
+
+        def progress(what: str) -> Callable[[float, int], None]:
+            return lambda seconds, size: status.update(
+                f"compiling {what}: {seconds:.0f} s, {size / 2**30:.1f} GiB of this machine's memory"
+            )
+
+        found = effects(job, chosen, progress)
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(each) for each in found]))
+    else:
+        Console().print(effects_view(found))
+
+
+def _list(as_json: bool) -> None:
     if as_json:
         sets, known = ([dataclasses.asdict(entry) for entry in table.values()] for table in (SETS, FLAGS))
         click.echo(json.dumps({"sets": sets, "flags": known}))

@@ -15,6 +15,7 @@ from wholestep.cli.kernels import kernels
 from wholestep.cli.plan import plan
 from wholestep.cli.recipes import recipes
 from wholestep.cli.train import train
+from wholestep.cli.tune import tune
 from wholestep.errors import WholestepError
 
 
@@ -24,7 +25,7 @@ def wholestep() -> None:
     """Train PyTorch models on TPU with the whole training step as one XLA program."""
 
 
-for command in (train, plan, recipes, kernels, chips, flags, export):
+for command in (train, plan, tune, recipes, kernels, chips, flags, export):
     wholestep.add_command(command)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from wholestep.errors import WholestepError
+from wholestep.errors import DeviceMemoryError, WholestepError
 from wholestep.plan.compiled import Compiled
 from wholestep.plan.job import Job
 
@@ -25,6 +25,10 @@ _LEFT_BYTES = 512 * 2**20
 
 class CompilerError(WholestepError):
     """The compiler failed at a program, other than by finding that it does not fit the device."""
+
+
+class CompilerTimeoutError(CompilerError):
+    """The compiler was not done in time."""
 
 
 def compile_isolated(
@@ -39,29 +43,31 @@ def compile_isolated(
 
     Raises:
         WholestepError: what is wrong with the job.
-        CompilerError: the compiler crashed, ran out of this machine's memory, or out of time.
+        DeviceMemoryError: the program is too large even to be placed.
+        CompilerError: the compiler crashed, or ran out of this machine's memory.
+        CompilerTimeoutError: it ran out of time.
     """
     job.mesh(job.build())
     command = [sys.executable, "-m", "wholestep.plan", json.dumps(dataclasses.asdict(job))]
     with tempfile.TemporaryFile("w+") as output:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True)
-        try:
-            _watch(child, progress, timeout)
-        finally:
-            if child.poll() is None:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT) as child:
+            try:
+                _watch(child, progress, timeout)
+            finally:
                 child.kill()
-            child.wait()
         output.seek(0)
         lines = output.read().strip().splitlines()
     if child.returncode:
         raise CompilerError(f"the compiler crashed at this program (exit {child.returncode}): {_last_words(lines)}")
     answer = json.loads(lines[-1])
+    if "needed" in answer:
+        raise DeviceMemoryError(**answer)
     if "error" in answer:
         raise WholestepError(answer["error"])
     return Compiled(Path(answer["directory"]))
 
 
-def _watch(child: subprocess.Popen[str], progress: Callable[[float, int], None], timeout: float | None) -> None:
+def _watch(child: subprocess.Popen[bytes], progress: Callable[[float, int], None], timeout: float | None) -> None:
     started = time.monotonic()
     while child.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -76,7 +82,7 @@ def _watch(child: subprocess.Popen[str], progress: Callable[[float, int], None],
                     "(--layers 4) or on a machine with more memory"
                 )
         if timeout is not None and seconds > timeout:
-            raise CompilerError(f"the compiler was not done after {timeout:.0f} s")
+            raise CompilerTimeoutError(f"the compiler was not done after {timeout:.0f} s")
 
 
 def _last_words(lines: list[str]) -> str:
