@@ -138,6 +138,11 @@ FUSIONS = [
     "%i.4 = s32[] parameter(2)\n"
     "%set = bf16[4,8,128]{2,1,0} fusion(%s.4, %u.4, %i.4), kind=kLoop, calls=%set_layer\n"
     "ROOT %b.4 = bf16[4,8,128]{2,1,0} bitcast(%set)",
+    "same\n%s.6 = bf16[4,8,128]{2,1,0} parameter(0)\nROOT %c.6 = bf16[4,8,128]{2,1,0} copy(%s.6)",
+    "relaid\n%s.7 = bf16[4,8,128]{2,1,0:T(16,128)(2,1)} parameter(0)\n%i.7 = s32[] parameter(1)\n"
+    "%r.7 = bf16[4,8,128]{2,1,0:T(8,128)(2,1)} fusion(%s.7), kind=kLoop, "
+    "output_to_operand_aliasing={{}: (0, {})}, calls=%same\n"
+    "ROOT %d.7 = bf16[1,8,128]{2,1,0} dynamic-slice(%r.7, %i.7, %i.7, %i.7), dynamic_slice_sizes={1,8,128}",
     "passes\n%s.5 = bf16[4,8,128]{2,1,0} parameter(0)\n%u.5 = bf16[1,8,128]{2,1,0} parameter(1)\n"
     "%n.5 = bf16[1,8,128]{2,1,0} negate(%u.5)\n"
     "ROOT %t.5 = (bf16[4,8,128]{2,1,0}, bf16[1,8,128]{2,1,0}) tuple(%s.5, %n.5)",
@@ -151,6 +156,7 @@ FUSIONS = [
         ("bf16[8,128]{1,0} fusion(%stack, %at), kind=kOutput, calls=%nested", 2 * LAYER + 4),
         ("bf16[4,8,128]{2,1,0} fusion(%stack, %layer, %at), kind=kLoop, calls=%set_layer", 2 * LAYER + 4),
         ("bf16[4,8,128]{2,1,0} fusion(%stack, %layer, %at), kind=kLoop, calls=%nested_set", 2 * LAYER + 4),
+        ("bf16[1,8,128]{2,1,0} fusion(%stack, %at), kind=kLoop, calls=%relaid", 2 * LAYER + 4),
         ("(bf16[4,8,128], bf16[1,8,128]) fusion(%stack, %layer), kind=kLoop, calls=%passes", 2 * LAYER),
         ("bf16[4,8,128]{2,1,0} dynamic-update-slice(%stack, %layer, %at, %at, %at)", 2 * LAYER + 3 * 4),
         ("bf16[2,8,128]{2,1,0} slice(%stack), slice={[0:2], [0:8], [0:128]}", 2 * 2 * LAYER),
@@ -161,6 +167,7 @@ FUSIONS = [
         "slice in a nested fusion",
         "update",
         "update in a nested fusion",
+        "slice of what is seen in another layout",
         "passed on",
         "bare",
         "bare slice",

@@ -123,11 +123,16 @@ def _size_read(module: Module, computation: Computation, value: Instruction, arr
     """Bytes of a value that its readers in this computation want; nothing where it is only passed on."""
     total = 0
     for user in computation.users[value.name]:
-        if user.opcode == "bitcast":
+        if user.opcode == "bitcast" or _is_same_place(user):
             total += _size_read(module, computation, user, array)
         elif user.opcode != "tuple":
             total += _size_read_by(module, computation, user, user.operands.index(value.name), array)
     return min(total, array.size)
+
+
+def _is_same_place(instruction: Instruction) -> bool:
+    """Whether it is an operand seen in another layout: a fusion inside of a fusion whose result is that operand."""
+    return "output_to_operand_aliasing={{}: (0, {})}" in instruction.attributes
 
 
 def _written(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[int, int]]:
