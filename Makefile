@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: train test benchmark clean
+.PHONY: train test benchmark plan-recipes clean
 
 train: $(VENV)/.installed
 	$(BIN)/wholestep train llama3_debug
@@ -20,6 +20,10 @@ test: $(VENV)/.installed-test
 
 benchmark: $(VENV)/.installed
 	$(BIN)/python benchmarks/step_time.py
+
+# Hours for programs that were not compiled here before: minutes each.
+plan-recipes: $(VENV)/.installed-test
+	$(BIN)/python benchmarks/plan_recipes.py
 
 # torch comes first and alone: its CPU build where the package index offers one, else the plain release, which brings
 # gigabytes of libraries for other accelerators.

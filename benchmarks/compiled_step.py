@@ -15,24 +15,27 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import jax
 import psutil
-from hlo_cycles import cycles_by_module
 
 from wholestep.config.override import apply
 from wholestep.errors import DeviceMemoryError, WholestepError
 from wholestep.graph.costs import step_flops
 from wholestep.pipeline import Recipe, train_program
+from wholestep.plan.compiled import kernel_flops
+from wholestep.plan.costs import Cost, costs, walk
+from wholestep.plan.hlo import parse
 from wholestep.recipes.registry import find
+from wholestep.xla.chips import chip_of
 from wholestep.xla.devices import device_mesh
 from wholestep.xla.memory_use import MemoryUse, compile_for_tpu
+from wholestep.xla.program import Program
 from wholestep.xla.split_program import SplitProgram
 from wholestep.xla.topologies import topology_mesh
-
-PALLAS = ("wholestep.splash_attention", "wholestep.grouped_matmul")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +82,7 @@ class Figures:
         refused: bytes that the compiler says it needs at least, where it does not go on without them.
         matmul_flops: `step_flops`.
         kernel_flops: of these, those of Pallas kernels, for which the compiler has no cycles.
-        cycles: the TPU compiler's estimate by module (`hlo_cycles`), kernels and collectives not among them.
+        cycles: the TPU compiler's estimate by module, kernels and collectives not among them.
         peak_rss: the most memory this process had.
     """
 
@@ -132,6 +135,7 @@ def figures(case: Case) -> Figures:
     compiled_after, cpu = time.perf_counter() - compile_started, time.process_time() - compile_started_cpu
     uses = [MemoryUse.of(each) for each in compiled]
     most = max(uses, key=lambda use: use.total, default=None)
+    spent = [each for one in compiled for each in spending(one, program)] if case.topology else []
     instructions = (len(re.findall(r"^ +(?:ROOT )?%?\S+ = ", each.as_text(), re.MULTILINE)) for each in compiled)
     return Figures(
         capture=captured - started,
@@ -146,10 +150,25 @@ def figures(case: Case) -> Figures:
         memory={**asdict(most), "total": most.total} if most and not refused else None,
         refused=max(refused, default=None),
         matmul_flops=step_flops(program.step),
-        kernel_flops=step_flops(program.step, PALLAS),
-        cycles=dict(sum((cycles_by_module(each.as_text()) for each in compiled), Counter())) if case.topology else None,
+        kernel_flops=sum(cost.flops * times for cost, times in spent if cost.work == "kernel"),
+        cycles=cycles_by_module(spent) if case.topology else None,
         peak_rss=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     )
+
+
+def spending(compiled: jax.stages.Compiled, program: Program) -> list[tuple[Cost, int]]:
+    """What a program for a TPU spends, and how often."""
+    chip = chip_of(program.mesh)
+    assert chip is not None
+    return list(walk(costs(parse(compiled.as_text()), program.mesh, chip, kernel_flops(program.step))))
+
+
+def cycles_by_module(spent: Sequence[tuple[Cost, int]]) -> dict[str, int]:
+    """The compiler's estimates, loops with all their trips; `""` for what belongs to no module."""
+    cycles: Counter[str] = Counter()
+    for cost, times in spent:
+        cycles[cost.origin.module] += times * (cost.instruction.estimated_cycles or 0)
+    return dict(cycles)
 
 
 def in_own_process(case: Case, memory_limit: int, timeout: float) -> dict[str, Any]:

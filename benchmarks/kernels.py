@@ -31,8 +31,6 @@ MARKS = ("<!-- by benchmarks/kernels.py -->", "<!-- end -->")
 MEMORY_LIMIT = 20 * 2**30
 TIMEOUT = 3600.0
 TOPOLOGIES = ("v6e:2x4", "tpu7x:2x2x1")
-# Of a device, inferred from the compiler's cycles for large products and the published peaks.
-CYCLES_PER_SECOND = {"v6e": 1.75e9, "tpu7x": 1.9e9}
 
 Row = dict[str, Any]
 LABELS = ("model", "kernels", "topology")
@@ -132,7 +130,7 @@ def cells(row: Row) -> list[str]:
     if row["memory"] is None:
         return [f"more than {row['refused'] / 2**30:.0f}: refused", *[""] * 4]
     chip = topology_chip(row["topology"])
-    clock, peak = CYCLES_PER_SECOND[chip.name], chip.peak_flops / chip.devices
+    clock, peak = chip.clock_hz[0], chip.peak_flops / chip.devices
     kernel = row["kernel_flops"] / peak * clock
     total = sum(row["cycles"].values()) + kernel
     return [

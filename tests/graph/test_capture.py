@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -172,6 +174,35 @@ def test_nodes_are_labelled_with_their_module(microbatches: int) -> None:
     weights, inputs = ["0.first", "0.last", "1"], ["0.last", "1"]  # the batch needs no gradient
     assert labels == sorted([*forward, *((path, True) for path in [*weights, *inputs])])
     assert {node.meta["module"] for node in calls(body, "tanh")} == {"0"}
+
+
+def line(function: Callable[..., object], text: str) -> str:
+    """Where the source of a function has a text: `small_step.py:30`."""
+    lines, first = inspect.getsourcelines(function)
+    (offset,) = (i for i, source in enumerate(lines) if text in source)
+    return f"{Path(inspect.getfile(function)).name}:{first + offset}"
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_nodes_are_labelled_with_the_line_that_called_pytorch(microbatches: int) -> None:
+    step = capture(Stack(), HYBRID, 32, microbatches)
+    lines: dict[tuple[str, bool], set[str]] = {}
+    for module in graphs(step.module):
+        for node in module.graph.nodes:
+            if node.op == "call_function" and node.meta["module"]:
+                lines.setdefault((node.meta["module"], node.meta["backward"]), set()).add(node.meta["line"])
+    gain, stack = line(Gain.forward, "x * self.weight"), line(Stack.forward, "self.last(")
+    for backward in (False, True):
+        # Of a module of PyTorch, the line of ours that called it; of a gradient, that of what it is the gradient of.
+        assert gain in lines["gain", backward] and lines["gain", backward] <= {gain, stack}
+        assert lines["first", backward] == lines["last", backward] == {stack}
+
+
+def test_what_belongs_to_no_module_has_a_line_too() -> None:
+    step = capture(Stack(), HYBRID)
+    square = line(weighted_squares, ".square()")
+    assert {node.meta["line"] for node in calls(step.module, "aten.pow") if not node.meta["module"]} >= {square}
+    assert {node.meta["line"].partition(":")[0] for node in calls(step.module, "aten.sqrt")} >= {"optimizer.py"}
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])

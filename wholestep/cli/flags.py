@@ -5,14 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
-from functools import partial
 
 import click
 from rich.console import Console
 from rich.status import Status
 
 from wholestep.cli.options import json_option, plan_options
-from wholestep.errors import ConfigError
 from wholestep.plan.flag_effects import effects, effects_view, sets_for
 from wholestep.plan.job import Job
 from wholestep.xla.flag_sets import SETS
@@ -21,29 +19,27 @@ from wholestep.xla.known_flags import ALL_CHIPS, FLAGS
 
 @click.command()
 @click.argument("recipe", required=False)
-@partial(plan_options, topology_required=False)
+@plan_options
 @click.option("--layers", type=int, help="Compile this many layers only; all figures are then of those.")
 @click.option("--sets", metavar="SET,...", default="", help="Measure these sets only.")
 @json_option
 def flags(
     recipe: str | None,
     topology: str | None,
-    slices: int,
+    slices: int | None,
     overrides: tuple[str, ...],
     flags: tuple[str, ...],
     layers: int | None,
     sets: str,
     as_json: bool,
 ) -> None:
-    """List sets of compiler flags and the flags, for `--set flags=SET,FLAG=VALUE`. With RECIPE and --topology, compile
-    the recipe without and with each set instead, and show what changes."""
+    """List sets of compiler flags and the flags, for `--set flags=SET,FLAG=VALUE`. With RECIPE, compile it
+    without and with each set instead, and show what changes."""
     if recipe is None:
         _list(as_json)
         return
-    if topology is None:
-        raise ConfigError("flags of a recipe are those of a chip: give --topology too, as in v6e:2x4")
-    job = Job(recipe=recipe, topology=topology, slices=slices, overrides=overrides, flags=flags, layers=layers)
-    chosen = sets_for(topology, [name.strip() for name in sets.split(",") if name.strip()])
+    job = Job.of(recipe, topology, slices, overrides=overrides, flags=flags, layers=layers)
+    chosen = sets_for(job.topology, [name.strip() for name in sets.split(",") if name.strip()])
     with Status("", console=Console(stderr=True)) as status:
 
         def progress(what: str) -> Callable[[float, int], None]:

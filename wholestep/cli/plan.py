@@ -20,13 +20,13 @@ from wholestep.plan.show import report_view
 @click.argument("recipe")
 @plan_options
 @click.option("--layers", type=int, help="Compile this many layers only; all figures are then of those.")
-@click.option("--against", metavar="RECIPE", help="Plan this recipe too, on the same topology, and compare.")
+@click.option("--against", metavar="RECIPE", help="Plan this recipe too, with the same options, and compare.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with pictures.")
 @json_option
 def plan(
     recipe: str,
-    topology: str,
-    slices: int,
+    topology: str | None,
+    slices: int | None,
     overrides: tuple[str, ...],
     flags: tuple[str, ...],
     layers: int | None,
@@ -37,7 +37,7 @@ def plan(
     """Compile RECIPE's training step for TPUs that are not here; say whether it fits, how fast it is, what it waits
     for. The figures are predicted from the compiled program."""
     jobs = [
-        Job(recipe=name, topology=topology, slices=slices, overrides=overrides, flags=flags, layers=layers)
+        Job.of(name, topology, slices, overrides=overrides, flags=flags, layers=layers)
         for name in (recipe, against)
         if name is not None
     ]

@@ -26,8 +26,8 @@ from wholestep.plan.tune_view import Display, draw_trade, train_command, tuned_v
 @json_option
 def tune(
     recipe: str,
-    topology: str,
-    slices: int,
+    topology: str | None,
+    slices: int | None,
     overrides: tuple[str, ...],
     flags: tuple[str, ...],
     budget: float,
@@ -38,9 +38,9 @@ def tune(
     out, keep what fits, rank by predicted tokens/s/chip. What is set here is not searched. Run again, it goes on."""
     if not budget > 0:
         raise ConfigError(f"--budget {budget:g}: minutes, more than 0")
-    job = Job(recipe=recipe, topology=topology, slices=slices, overrides=overrides, flags=flags)
+    job = Job.of(recipe, topology, slices, overrides=overrides, flags=flags)
     space = Space.of(job)
-    where = f"{slices}x{topology}" if slices > 1 else topology
+    where = f"{job.slices}x{job.topology}" if job.slices > 1 else job.topology
     out = out or Path("tunes") / f"{recipe}-{where.replace(':', '-')}"
     known, console = Trials(out / "tried.jsonl"), Console(stderr=True)
     with Status("", console=console) as status:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -36,7 +36,11 @@ from wholestep.graph.writes import remove_writes
 
 aten = torch.ops.aten
 
-_MACHINERY = re.compile(r"[/\\](torch|wholestep[/\\](parallel|xla))[/\\]")
+# What calls operators on behalf of the lines that are looked for: PyTorch, and the rooms that shard and lower.
+_MACHINERY = tuple(
+    f"{folder}{os.sep}"
+    for folder in (Path(torch.__file__).parent, *(Path(__file__).parents[1] / room for room in ("parallel", "xla")))
+)
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
 # the embedding's gradient would become scatters.
@@ -179,7 +183,7 @@ class _Lines(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and _MACHINERY.search(frame.f_code.co_filename):
+        while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
             frame = frame.f_back
         if frame is None:
             return function(*args, **(kwargs or {}))

@@ -1,13 +1,15 @@
 """One job compiled in a process of its own: `python -m wholestep.plan JOB`, a `Job` as JSON.
 
 The last line of the output, as JSON, is the result's folder in the cache, the memory of a device that cannot hold the
-program, or what is wrong.
+program, or what is wrong. The process ends when its standard input does, so that none is left behind.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from typing import Any
 
 from wholestep.errors import DeviceMemoryError, WholestepError
@@ -30,5 +32,11 @@ def main(text: str) -> None:
     print(json.dumps(answer))
 
 
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
 if __name__ == "__main__":
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     main(sys.argv[1])

@@ -140,9 +140,13 @@ def _links(job: Job, recipe: Recipe, chip: Chip) -> tuple[float, float]:
         ("all-gather", gathered * DTYPE_BYTES[recipe.precision.gather]),
         ("reduce-scatter", parameters * DTYPE_BYTES[recipe.precision.reduce]),
     )
-    fsdp = sum(times.collective_seconds(Collective(name, along_fsdp, size, size)) for name, size in over_fsdp)
+    fsdp = sum(
+        times.collective_seconds(Collective(name, along_fsdp, size, size, along_fsdp.links)) for name, size in over_fsdp
+    )
     shards = parameters * STATE_DTYPE_BYTES // recipe.mesh.fsdp
-    replicate = times.collective_seconds(Collective("all-reduce", along_replicate, shards, shards))
+    replicate = times.collective_seconds(
+        Collective("all-reduce", along_replicate, shards, shards, along_replicate.links)
+    )
     return (
         recipe.microbatches * fsdp if along_fsdp.size > 1 else 0.0,
         replicate if along_replicate.size > 1 else 0.0,

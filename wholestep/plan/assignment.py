@@ -42,7 +42,8 @@ class Placed:
 class Assignment:
     """Attributes:
     parameters: bytes of the program's arguments, each with its number.
-    others: bytes of constants, and of results that take no argument's place.
+    others: bytes of constants, of results that take no argument's place, and of what computations within an
+        instruction have for themselves.
     heap: bytes that everything else shares.
     placed: what lies in the heap.
     order: instructions as scheduled, loops' bodies in their place.
@@ -98,7 +99,7 @@ def parse_assignment(buffers: str, live_ranges: str) -> Assignment:
             number = re.match(r"parameter (\d+)", what)
             if in_heap:
                 heap += size
-            elif "color" in what or "thread-local" in what:
+            elif "color" in what:  # another memory
                 continue
             elif number:
                 parameters[int(number[1])] = size

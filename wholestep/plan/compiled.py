@@ -18,16 +18,16 @@ import jax
 
 import wholestep
 from wholestep.data.cache import cached_directory, digest
-from wholestep.errors import ConfigError, DeviceMemoryError
+from wholestep.errors import DeviceMemoryError
 from wholestep.graph.costs import flops, step_nodes
 from wholestep.graph.step import StepGraph
 from wholestep.pipeline import train_program
 from wholestep.plan.assignment import Assignment, parse_assignment
+from wholestep.plan.costs import Kernel
 from wholestep.plan.hlo import Module, parse
 from wholestep.plan.job import Job
 from wholestep.xla.memory_use import MemoryUse, available_memory, compile_for_tpu
 from wholestep.xla.scope import origin, scope
-from wholestep.xla.split_program import SplitProgram
 
 _DUMPED = {"buffers": "buffer-assignment", "ranges": "live-range"}
 
@@ -71,17 +71,12 @@ def compile_job(job: Job) -> Compiled:
     A program is found by its text without the lines of code that it came from: those of a cached one may have moved.
 
     Raises:
-        ConfigError: a setting is wrong, or the step is not one program.
+        ConfigError: a setting is wrong.
         LoweringError: an operator cannot be lowered.
     """
     recipe = job.build()
     mesh = job.mesh(recipe)
     program = train_program(recipe, mesh)
-    if isinstance(program, SplitProgram):
-        raise ConfigError(
-            "layers.execution=split makes several programs of a step, and plan reads steps of one: plan it with "
-            "--set layers.execution=loop, whose layers are the same"
-        )
     lowered = program.lower()
     versions = _versions()
     key = digest(lowered.as_text(), job.topology, str(job.slices), json.dumps([dict(program.options), versions]))
@@ -89,10 +84,10 @@ def compile_job(job: Job) -> Compiled:
     def fill(directory: Path) -> None:
         facts = {
             **_compile(lowered, program.options, directory),
-            "available": available_memory(mesh),
+            "available": available_memory(mesh, program.options),
             "versions": versions,
             "options": dict(program.options),
-            "kernels": _kernels(program.step),
+            "kernels": [(*kernel, count) for kernel, count in kernel_flops(program.step).items()],
             "flops": sum(times * flops(node) for node, times in step_nodes(program.step.module)),
             "notes": list(program.step.notes),
         }
@@ -128,16 +123,16 @@ def _dumped(directory: Path, what: str) -> str | None:
     return found[-1].read_text() if found else None
 
 
-def _kernels(step: StepGraph) -> list[tuple[str, str, int]]:
+def kernel_flops(step: StepGraph) -> dict[Kernel, int]:
     """FLOPs of a step by module and operator, of operators of our own: what may be a Pallas kernel."""
-    total: dict[tuple[str, str], int] = {}
+    total: dict[Kernel, int] = {}
     for node, times in step_nodes(step.module):
         if node.op == "call_function":
             came_from = origin(scope(node))
             if came_from.operator.startswith("wholestep."):
-                key = came_from.module, came_from.operator
-                total[key] = total.get(key, 0) + times * flops(node)
-    return [(*key, count) for key, count in total.items() if count]
+                kernel = came_from.module, came_from.operator
+                total[kernel] = total.get(kernel, 0) + times * flops(node)
+    return {kernel: count for kernel, count in total.items() if count}
 
 
 def _versions() -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import jax
 
 from wholestep.plan.hlo import HOST, Computation, Instruction, Module
-from wholestep.plan.network import Collective, collective
+from wholestep.plan.network import COLLECTIVES, Collective, collective
 from wholestep.plan.report import Work
 from wholestep.plan.trips import trips
 from wholestep.plan.work import FREE, bytes_moved, flops, only_moves
@@ -19,6 +19,8 @@ from wholestep.xla.scope import Origin, origin
 _NO_WORK = frozenset(
     {"PrepareAsyncCallStart", "PrepareAsyncCallDone", "AllocateBuffer", "AssumeGatherIndicesInBound", "ConcatBitcast"}
 )
+# Of a transfer between slices: it counts where it is sent, and is waited for where its result is.
+_HALVES = frozenset({"recv", "send-done"})
 PALLAS = "tpu_custom_call"
 
 Kernel = tuple[str, str]
@@ -112,19 +114,59 @@ def _costs(module: Module, computation: Computation, mesh: jax.sharding.Mesh, ch
                 Loop(instruction, origin(instruction.op_name), 1 if count is None else count, count is not None, body)
             )
         elif not _is_free(instruction):
-            cost = _cost(module, computation, instruction, mesh, chip, started)
+            start = started.get(_awaited(module, computation, instruction))
+            if start is not None:
+                found.append(_wait(instruction, start))
+                continue
+            cost = _cost(module, computation, instruction, mesh, chip)
+            chain = _chain(module, instruction)
+            if chain in started:  # goes on with a transfer beside its own work
+                cost = replace(cost, collective=None)
+            elif cost.starts:
+                started[chain or _rendezvous(instruction) or instruction.name] = cost
             found.append(cost)
-            if cost.starts:
-                started[instruction.name] = cost
     return tuple(found)
 
 
 def _is_free(instruction: Instruction) -> bool:
-    return instruction.opcode in FREE or (instruction.opcode == "custom-call" and _target(instruction) in _NO_WORK)
+    opcode = instruction.opcode
+    return opcode in FREE or opcode in _HALVES or (opcode == "custom-call" and _target(instruction) in _NO_WORK)
+
+
+def _awaited(module: Module, computation: Computation, instruction: Instruction) -> str:
+    """What joins an instruction that waits with the one that started what it waits for; empty if it does not wait."""
+    if instruction.opcode == "recv-done":
+        return _rendezvous(computation.operands(instruction)[0])
+    if instruction.opcode.endswith("-done") and instruction.operands:
+        return instruction.operands[0]
+    return _chain(module, instruction) if _holds(module, instruction, "AsyncCollectiveDone") else ""
+
+
+def _chain(module: Module, instruction: Instruction) -> str:
+    """Of a collective that is spread over fusions, from one that starts it over those that take steps of it beside
+    their own work to one that ends it: what these have in common. Each holds the whole collective."""
+    for inside in module.called(instruction):
+        for each in inside.instructions:
+            if (number := each.attribute("chain_id")) is not None and each.operation in COLLECTIVES:
+                return f"{each.attribute('channel_id')} {number}"
+    return ""
+
+
+def _rendezvous(instruction: Instruction) -> str:
+    """What a send to other slices and its recv have in common."""
+    return instruction.attribute("_xla_host_transfer_rendezvous") or ""
+
+
+def _holds(module: Module, instruction: Instruction, target: str) -> bool:
+    return any(_target(each) == target for inside in module.called(instruction) for each in inside.instructions)
 
 
 def _target(instruction: Instruction) -> str:
-    return (instruction.attribute("custom_call_target") or "").strip('"')
+    return instruction.attribute("custom_call_target") or ""
+
+
+def _wait(instruction: Instruction, start: Cost) -> Cost:
+    return Cost(instruction, start.origin, start.work, 0, {}, None, start.instruction.name, False, False)
 
 
 def _cost(
@@ -133,24 +175,19 @@ def _cost(
     instruction: Instruction,
     mesh: jax.sharding.Mesh,
     chip: Chip,
-    started: Mapping[str, Cost],
 ) -> Cost:
-    opcode = instruction.opcode
-    if opcode.endswith("-done") and instruction.operands and instruction.operands[0] in started:
-        start = started[instruction.operands[0]]
-        return Cost(instruction, start.origin, start.work, 0, {}, None, start.instruction.name, False, False)
     work_flops = flops(module, computation, instruction)
     moved = bytes_moved(module, computation, instruction)
     sends = collective(module, computation, instruction, mesh, chip)
     return Cost(
         instruction=instruction,
-        origin=_origin(module, instruction),
+        origin=_origin(module, computation, instruction),
         work=_work(module, instruction, work_flops, moved, sends),
         flops=work_flops,
         moved=moved,
         collective=sends,
         awaits=None,
-        starts=opcode.endswith("-start"),
+        starts=instruction.opcode.endswith(("-start", "send")) or _holds(module, instruction, "AsyncCollectiveStart"),
         on_sparse_core='async_execution_thread="sparsecore"' in instruction.attributes,
     )
 
@@ -169,12 +206,21 @@ def _work(
     return "copy" if only_moves(module, instruction) else "elementwise"
 
 
-def _origin(module: Module, instruction: Instruction) -> Origin:
-    """Its own; of a fusion that has none, or a name only, that of the first instruction inside which has one."""
+def _origin(module: Module, computation: Computation, instruction: Instruction, depth: int = 4) -> Origin:
+    """Its own; where it has none, or its operator alone, that of the first instruction inside which has one; where none
+    has, that of what it reads: the compiler names nothing that it adds itself."""
+    own = _within(module, instruction)
+    if own.module or own.line or not depth:
+        return own
+    read = (_origin(module, computation, each, depth - 1) for each in computation.operands(instruction))
+    return next((each for each in read if each.module or each.line), own)
+
+
+def _within(module: Module, instruction: Instruction) -> Origin:
     own = origin(instruction.op_name)
     if own.module or own.line:
         return own
-    inside = (_origin(module, each) for called in module.called(instruction) for each in called.instructions)
+    inside = (_within(module, each) for called in module.called(instruction) for each in called.instructions)
     return next((each for each in inside if each.module or each.line), own)
 
 

@@ -59,7 +59,7 @@ def exposed_collectives(facts: Facts) -> Iterator[Finding]:
             groups.setdefault(key, []).append(each)
     for (operation, network, waits), timed in groups.items():
         how = "asynchronous, but longer than what runs beside it" if waits else "synchronous: nothing runs beside it"
-        mend = _sets(facts, "latency_hiding", "sparsecore_offload", "async_all_gather", "async_collective_fusion")
+        mend = _sets(facts, "latency_hiding", "async_all_gather", "sparsecore_offload")
         yield from _finding(
             facts, "exposed collective", f"{operation} over {network} is {how}", timed, "" if waits else mend
         )

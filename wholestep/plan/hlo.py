@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-HBM, VMEM, HOST = 0, 1, 5
-"""Memory spaces of the TPU compiler: the device's memory, the fast memory of a core, the host's."""
+HBM, VMEM, CMEM, HOST = 0, 1, 3, 5
+"""Memory spaces of the TPU compiler: the device's memory, the fast memory of a core, that of a v4 chip, the host's."""
 
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,<=]*)\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
 _HEAD = re.compile(r"^\s+(ROOT )?%?([^\s=]+) = ")
 _COMPUTATION = re.compile(r"^(ENTRY )?%?([^\s(]+) \(.*\{$")
+_END = re.compile(r"^\}(, execution_thread=.*)?$")
 _NAMES = re.compile(r"%([\w.\-]+)")
 _BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "s1": 1, "u1": 1}
 
@@ -89,6 +90,11 @@ class Instruction:
     arguments: str = field(repr=False)
     is_root: bool = False
 
+    @property
+    def operation(self) -> str:
+        """The opcode; of the start of something asynchronous that of what it starts: `all-gather`."""
+        return self.opcode.removesuffix("-start")
+
     @functools.cached_property
     def arrays(self) -> tuple[Array, ...]:
         """Of the result."""
@@ -107,14 +113,14 @@ class Instruction:
         if found:
             return tuple(_NAMES.findall(found[1]))
         found = re.search(r"\b(?:calls|true_computation)=%?([\w.\-]+)", self.attributes)
-        if found is None and self.opcode in ("call", "async-start"):
+        if found is None and self.operation in ("call", "async"):
             found = re.search(r"\bto_apply=%?([\w.\-]+)", self.attributes)
         return (found[1],) if found else ()
 
     def attribute(self, name: str) -> str | None:
-        """The text of an attribute in braces or up to the next comma; None if it has none."""
-        found = re.search(rf"\b{name}=(\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|[^\s,]+)", self.attributes)
-        return found[1] if found else None
+        """The text of an attribute: in quotes, in braces, or up to the next comma; None if it has none."""
+        found = re.search(rf'\b{name}=(?:"([^"]*)"|(\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|[^\s,]+))', self.attributes)
+        return (found[1] or found[2]) if found else None
 
     @property
     def estimated_cycles(self) -> int | None:
@@ -179,7 +185,7 @@ def parse(text: str) -> Module:
     entry = name = ""
     body: list[Instruction] = []
     for line in _logical_lines(text):
-        if line == "}":
+        if _END.match(line):
             if name:
                 computations[name] = Computation(name, tuple(body))
             name = ""
@@ -196,7 +202,8 @@ def _logical_lines(text: str) -> Iterator[str]:
     """Lines; those that continue an instruction (Pallas kernels' metadata) belong to its own."""
     whole = ""
     for line in text.splitlines():
-        starts = line in ("", "}") or _HEAD.match(line) or _COMPUTATION.match(line) or line.startswith("HloModule")
+        new = (_HEAD, _COMPUTATION, _END)
+        starts = not line or line.startswith("HloModule") or any(pattern.match(line) for pattern in new)
         if starts:
             if whole:
                 yield whole

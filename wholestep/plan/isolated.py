@@ -50,7 +50,7 @@ def compile_isolated(
     job.mesh(job.build())
     command = [sys.executable, "-m", "wholestep.plan", json.dumps(dataclasses.asdict(job))]
     with tempfile.TemporaryFile("w+") as output:
-        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, text=True)
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True)
         try:
             _watch(child, progress, timeout)
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 
@@ -33,6 +34,19 @@ class Job:
     flags: tuple[str, ...] = ()
     layers: int | None = None
 
+    @classmethod
+    def of(cls, recipe: str, topology: str | None = None, slices: int | None = None, **others: Any) -> Job:
+        """A job on the topology that the recipe is made for, unless another is given.
+
+        Raises:
+            ConfigError: no such recipe, or it is made for no topology and none is given.
+        """
+        entry = find(recipe)
+        if topology is None and entry.topology is None:
+            raise ConfigError(f"{recipe} is made for no topology: give one, as in --topology v6e:2x4")
+        own = (entry.topology, entry.slices) if topology is None else (topology, 1)
+        return cls(recipe=recipe, topology=str(own[0]), slices=slices or own[1], **others)
+
     def build(self) -> Recipe:
         """The recipe as set, fitted to the topology and cut to its layers.
 
@@ -40,10 +54,15 @@ class Job:
         within each slice and replicated over slices, with as many rows on a device as before.
 
         Raises:
-            ConfigError: a name or setting is wrong, or there are not that many layers.
+            ConfigError: a name or setting is wrong, there are not that many layers, or the step is not one program.
         """
         recipe = apply(find(self.recipe).function(), (*self.fitting(), *self.overrides))
         recipe = dataclasses.replace(recipe, flags=(*recipe.flags, *self.flags))
+        if recipe.layers.execution == "split":
+            raise ConfigError(
+                "layers.execution=split makes several programs of a step, and plan reads steps of one: plan it with "
+                "--set layers.execution=loop, whose layers are the same"
+            )
         if self.layers is None:
             return recipe
         whole = len(recipe.model.layers)

@@ -37,20 +37,21 @@ class MemoryReader:
         self.module = module
         self.assignment = assignment
 
-    def memory(self, available: int, host: int, moments: Mapping[str, float]) -> Memory:
+    def memory(self, available: int, host: int, code: int, moments: Mapping[str, float]) -> Memory:
         """Args:
         available: bytes that programs can have.
         host: bytes of host memory that the program takes.
+        code: bytes of the program itself.
         moments: instruction -> folded seconds at which it has run.
         """
-        fixed: dict[Kind, int] = {}
+        fixed: dict[Kind, int] = {"temporaries": self.assignment.others}
         for argument in self.arguments:
             fixed[argument.kind] = fixed.get(argument.kind, 0) + argument.size
         over_time = list(self.assignment.over_time(self.kind))
         peak = max(over_time, key=lambda each: sum(each[1].values()), default=(0, {}))
         return Memory(
             available=available,
-            needed=self.assignment.needed,
+            needed=self.assignment.needed + code,
             by_kind=_sorted(_add(fixed, peak[1])),
             host=host,
             largest=self._largest(peak[0]),

@@ -45,7 +45,7 @@ def plan(job: Job, compiled: Compiled) -> Report:
     schedule = costs(compiled.module, job.mesh(recipe), chip, kernels)
     lines = {case: timeline(schedule, TimeModel(chip, case)) for case in CASES}
     likely = lines["likely"]
-    host = (facts["memory_analysis"] or {}).get("host_temporaries", 0)
+    analysis = facts["memory_analysis"] or {"host_temporaries": 0, "code": 0}
     program_flops = sum(cost.flops * times for cost, times in walk(schedule))
     return Report(
         recipe=job.recipe,
@@ -60,7 +60,9 @@ def plan(job: Job, compiled: Compiled) -> Report:
         options=facts["options"],
         versions=facts["versions"],
         compile_seconds=facts["compile_seconds"],
-        memory=MemoryReader(compiled.module, compiled.assignment).memory(facts["available"], host, likely.moments),
+        memory=MemoryReader(compiled.module, compiled.assignment).memory(
+            facts["available"], analysis["host_temporaries"], analysis["code"], likely.moments
+        ),
         speed=_speed(recipe, chip, schedule, lines["best"].seconds, likely, lines["worst"].seconds, program_flops),
         traffic=_traffic(likely),
         spans=likely.spans(),

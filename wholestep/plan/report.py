@@ -52,7 +52,7 @@ class Memory:
 
     Attributes:
         available: bytes that programs can have.
-        needed: at once, as the compiler says.
+        needed: at once, as the compiler says, with the program itself.
         by_kind: at the peak. Its sum is what is live there; `needed` also holds what fragments.
         host: bytes of host memory that the step needs for this device.
         largest: the largest buffers at the peak, largest first.

@@ -90,7 +90,8 @@ def network_lane(collective: Collective) -> str:
 def timeline(schedule: Schedule, model: TimeModel) -> Timeline:
     """Run the schedule. Instructions of the core take their time one after the other. What is started goes on in its
     lane, after what was started there before; what waits for it waits until its end. Transfers in one lane share it,
-    those in different lanes do not disturb each other. A loop's first trip stands for all."""
+    those in different lanes do not disturb each other. A loop's first trip stands for all: what goes on when the loop
+    begins does not delay it, and goes on beside all its trips; what is not awaited in a trip is at its end."""
     line = Timeline()
     _Run(model, line).run(schedule, 1)
     line.timed.sort(key=lambda each: each.start)
@@ -136,10 +137,14 @@ class _Run:
         self.line.seconds += exposed * times
 
     def _loop(self, loop: Loop, times: int) -> None:
-        before, begin = self.under_way, self.now
-        self.under_way = {}
+        under_way, free, begin = self.under_way, self.free, self.now
+        self.under_way, self.free = {}, {}
         self.run(loop.body, times * loop.trips)
-        for started in list(self.under_way.values()):  # what the next trip waits for
+        for started in self.under_way.values():
             self._finish(*started, times * loop.trips)
-        self.under_way = before
+        further = (loop.trips - 1) * (self.now - begin)  # trips, which are not in the folded step
+        self.under_way = {
+            name: (cost, begins, max(begins, ends - further)) for name, (cost, begins, ends) in under_way.items()
+        }
+        self.free = {where: ends - further for where, ends in free.items()}
         self.line.loops.append(DrawnLoop(start=begin, end=self.now, trips=loop.trips, module=loop.origin.module))

@@ -68,16 +68,11 @@ class Space:
         `layers.keep`, kernels or flags is fixed.
 
         Raises:
-            ConfigError: a setting is wrong, or a step is several programs.
+            ConfigError: a setting is wrong, or the step is not one program.
         """
         recipe = job.build()
         job.mesh(recipe)
         recipe.check()
-        if recipe.layers.execution == "split":
-            raise ConfigError(
-                "layers.execution=split makes several programs of a step, and tune compiles steps of one: tune it with "
-                "--set layers.execution=loop, whose layers are the same"
-            )
         chip, fixed = topology_chip(job.topology), {override.partition("=")[0] for override in job.overrides}
         flags = (f"flags={','.join(recipe.flags)}",) if job.flags else ()
         fitted = dataclasses.replace(job, overrides=(*job.fitting(), *job.overrides, *flags), flags=())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from wholestep.plan.costs import Cost
-from wholestep.plan.hlo import HBM, HOST, VMEM
+from wholestep.plan.hlo import CMEM, HBM, HOST, VMEM
 from wholestep.plan.network import Collective
 from wholestep.xla.chips import Chip
 from wholestep.xla.rates import HOST_BYTES_PER_SECOND
@@ -176,18 +176,18 @@ class TimeModel:
         """Of its bytes in the device's memory and in the core's."""
         hbm = self.chip.hbm_bytes_per_second / self.chip.devices
         vmem = hbm * VECTOR_MEMORY[self.case]
-        slow, fast = cost.moved.get(HBM, 0) / (hbm * MEMORY[self.case]), cost.moved.get(VMEM, 0) / vmem
-        return max(slow, fast)
+        near = cost.moved.get(VMEM, 0) + cost.moved.get(CMEM, 0)
+        return max(cost.moved.get(HBM, 0) / (hbm * MEMORY[self.case]), near / vmem)
 
     def collective_seconds(self, collective: Collective) -> float:
-        """Over all links that the chip of the group with the fewest has, at once: rings along every dimension of the
-        torus. The devices of one chip take what they have in common once. Between slices each device sends what it has
-        left after its own slice."""
+        """Over the links that the compiler's algorithm uses, or all that the chip of the group with the fewest has,
+        at once: rings along every dimension of the torus. The devices of one chip take what they have in common once.
+        Between slices each device sends what it has left after its own slice."""
         group = collective.group
         passes = 2.0 if collective.operation == "all-reduce" else 1.0
         seconds = 0.0
         if group.chips > 1:
-            rate = group.links * self.chip.ici_bytes_per_second * LINKS[self.case]
+            rate = collective.links * self.chip.ici_bytes_per_second * LINKS[self.case]
             travels = collective.whole * (group.chips - 1) / group.chips
             if collective.operation == "collective-permute":
                 rate, travels = self.chip.ici_bytes_per_second * LINKS[self.case], float(collective.whole)
@@ -197,7 +197,8 @@ class TimeModel:
         if group.slices > 1:
             rate = (self.chip.dcn_bytes_per_second or DCN_BYTES_PER_SECOND) / self.chip.devices * DATA_CENTER[self.case]
             within = group.size // group.slices
-            seconds += passes * collective.whole / within * (group.slices - 1) / group.slices / rate
+            share = 1.0 if collective.operation == "collective-permute" else (group.slices - 1) / group.slices / within
+            seconds += passes * collective.whole * share / rate
         if group.chips == 1 and group.slices == 1:  # the two devices of a chip
             seconds += passes * collective.whole / (self.chip.hbm_bytes_per_second * MEMORY[self.case])
         return seconds

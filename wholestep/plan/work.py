@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from wholestep.plan.hlo import HOST, Array, Computation, Instruction, Module
+from wholestep.plan.hlo import Array, Computation, Instruction, Module
 
 FREE = frozenset(
     {
@@ -25,8 +25,8 @@ FREE = frozenset(
 """Opcodes that take no time and move nothing."""
 
 _SLICES = ("dynamic-slice", "slice", "gather")
-_THROUGH = ("bitcast", "reshape", "copy", "convert", "transpose")
 _MOVES = frozenset({"copy", "transpose", "reshape", "concatenate", "pad", "slice", "reverse"})
+_MOVES_BESIDE = frozenset({"copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start"})
 
 
 def flops(module: Module, computation: Computation, instruction: Instruction) -> int:
@@ -102,45 +102,38 @@ def bytes_moved(module: Module, computation: Computation, instruction: Instructi
 
 
 def _read(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[int, int]]:
-    inside = module.called(instruction)
-    whole_reads = 1 if instruction.opcode in ("copy-start", "collective-permute-start") else len(instruction.operands)
-    for i, operand in enumerate(computation.operands(instruction)[:whole_reads]):
+    for i, operand in enumerate(computation.operands(instruction)):
         for array in operand.arrays:
-            if inside and len(operand.arrays) == 1:
-                size = _size_read(inside[0], inside[0].parameters[i], array)
-            else:
-                size = _size_read_by(computation, operand, instruction, array)
-            yield array.space, size
+            yield array.space, _size_read_by(module, computation, instruction, i, array)
 
 
-def _size_read(computation: Computation, value: Instruction, array: Array) -> int:
-    """Bytes of a value that its readers in this computation want."""
-    total = 0
-    for user in computation.users[value.name]:
-        if user.opcode == "bitcast":
-            total += _size_read(computation, user, array)
-        else:
-            total += _size_read_by(computation, value, user, array)
-    return min(total, array.size)
-
-
-def _size_read_by(computation: Computation, value: Instruction, user: Instruction, array: Array) -> int:
-    if user.opcode in _SLICES and user.operands[0] == value.name:
-        return min(user.arrays[0].size, array.size)
-    if user.opcode == "dynamic-update-slice" and user.operands[0] == value.name:
+def _size_read_by(module: Module, computation: Computation, user: Instruction, operand: int, array: Array) -> int:
+    """Bytes of an array that the reader of it wants that has it as this operand."""
+    inside = module.called(user)
+    if inside and user.opcode != "conditional" and len(computation.operands(user)[operand].arrays) == 1:
+        return _size_read(module, inside[0], inside[0].parameters[operand], array)
+    if operand == 0 and user.operation in _SLICES:
+        return min(sum(result.size for result in _results(computation, user)), array.size)
+    if operand == 0 and user.operation == "dynamic-update-slice":
         return 0
     return array.size
 
 
+def _size_read(module: Module, computation: Computation, value: Instruction, array: Array) -> int:
+    """Bytes of a value that its readers in this computation want; nothing where it is only passed on."""
+    total = 0
+    for user in computation.users[value.name]:
+        if user.opcode == "bitcast":
+            total += _size_read(module, computation, user, array)
+        elif user.opcode != "tuple":
+            total += _size_read_by(module, computation, user, user.operands.index(value.name), array)
+    return min(total, array.size)
+
+
 def _written(module: Module, computation: Computation, instruction: Instruction) -> Iterator[tuple[int, int]]:
-    if instruction.opcode.endswith("-start"):
-        # (operands, results, flags): the results are what is not an operand's.
-        inputs = sum(len(operand.arrays) for operand in computation.operands(instruction))
-        results = [array for array in instruction.arrays if array.dims]
-        kept = results[inputs:] if instruction.opcode != "copy-start" else results[:1]
-        yield from ((array.space, array.size) for array in kept)
+    if instruction.opcode == "send":
         return
-    inside, root, arrays = computation, instruction, instruction.arrays
+    inside, root, arrays = computation, instruction, _results(computation, instruction)
     called = module.called(instruction)
     if called:
         inside, root = called[0], called[0].root
@@ -149,26 +142,38 @@ def _written(module: Module, computation: Computation, instruction: Instruction)
         yield from ((array.space, array.size) for array in arrays)
         return
     for array, result in zip(arrays, roots, strict=True):
-        while result.opcode == "bitcast":
-            result = inside.operands(result)[0]
-        updated = result.opcode == "dynamic-update-slice"
-        yield array.space, inside.operands(result)[1].arrays[0].size if updated else array.size
+        yield array.space, _size_written(module, inside, result, array)
 
 
-def touches_host(computation: Computation, instruction: Instruction) -> bool:
-    """Whether it moves something to or from the host's memory."""
-    if instruction.opcode in FREE or instruction.opcode == "while":
-        return False
-    arrays = [array for operand in computation.operands(instruction) for array in operand.arrays]
-    return any(array.space == HOST for array in (*arrays, *instruction.arrays) if array.dims)
+def _size_written(module: Module, computation: Computation, result: Instruction, array: Array) -> int:
+    """Bytes of an array that are written to make it as this result of a computation."""
+    called = module.called(result)
+    if result.opcode == "bitcast":
+        return _size_written(module, computation, computation.operands(result)[0], array)
+    if called and called[0].root.opcode != "tuple":
+        return _size_written(module, called[0], called[0].root, array)
+    if result.operation == "dynamic-update-slice":
+        return computation.operands(result)[1].arrays[0].size
+    return 0 if result.opcode == "parameter" else array.size
+
+
+def _results(computation: Computation, instruction: Instruction) -> tuple[Array, ...]:
+    """What it makes. The start of something asynchronous also names its operands, and flags, which are scalars."""
+    arrays = instruction.arrays
+    if instruction.opcode == "copy-start":
+        return arrays[:1]
+    if not instruction.opcode.endswith("-start"):
+        return arrays
+    operands = sum(len(operand.arrays) for operand in computation.operands(instruction))
+    return tuple(array for array in arrays[operands:] or arrays if array.dims)
 
 
 def only_moves(module: Module, instruction: Instruction) -> bool:
     """Whether it computes nothing: a change of layout, or a move within memory."""
-    if instruction.opcode in ("fusion", "call", "async-start"):
+    if instruction.operation in ("fusion", "call", "async"):
         inside = [each for called in module.called(instruction) for each in called.instructions]
         return all(each.opcode in FREE or only_moves(module, each) for each in inside)
-    return instruction.opcode in _MOVES or instruction.opcode in ("copy-start", "slice-start", "dynamic-slice-start")
+    return instruction.opcode in _MOVES or instruction.opcode in _MOVES_BESIDE
 
 
 def _integers(text: str) -> list[int]:

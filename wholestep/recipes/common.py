@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from wholestep.config.override import apply
 from wholestep.data import Text
 from wholestep.graph.optimizer import AdamW
@@ -28,6 +30,26 @@ def debug(model: Decoder.Config) -> Recipe:
         sequence_length=256,
         batch_size=8,
         steps=300,
+    )
+
+
+def tuned(recipe: Recipe, *, devices: int, rows: int, replicas: int = 1, keep: str, flags: tuple[str, ...]) -> Recipe:
+    """A published size as it runs on one topology.
+
+    Args:
+        recipe: of `published`.
+        devices: of all slices.
+        rows: of the batch on each device.
+        replicas: copies of the parameters, one a slice.
+        keep: what a layer's backward pass finds kept.
+        flags: of the compiler.
+    """
+    return dataclasses.replace(
+        recipe,
+        mesh=Mesh(replicate=replicas, fsdp=devices // replicas),
+        batch_size=devices * rows,
+        layers=dataclasses.replace(recipe.layers, keep=keep),
+        flags=flags,
     )
 
 

@@ -34,25 +34,39 @@ class Family(Protocol):
 
 @dataclass(frozen=True)
 class Entry:
-    """A registered recipe: its name, one line about it (the docstring's first), and its model's family."""
+    """A registered recipe.
+
+    Attributes:
+        name: its function's.
+        summary: one line about it, the docstring's first.
+        family: its model's.
+        function: returns its config tree.
+        topology: that it is made for, of one slice (`tpu7x:4x4x4`); None if for any devices.
+        slices: how many of these.
+    """
 
     name: str
     summary: str
     family: Family
     function: Callable[[], Recipe]
+    topology: str | None = None
+    slices: int = 1
 
 
 _ENTRIES: dict[str, Entry] = {}
 
 
-def recipe(family: Family) -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
-    """Register the decorated function under its own name."""
+def recipe(
+    family: Family, topology: str | None = None, slices: int = 1
+) -> Callable[[Callable[[], Recipe]], Callable[[], Recipe]]:
+    """Register the decorated function under its own name; where it is made for a topology, with that."""
 
     def register(function: Callable[[], Recipe]) -> Callable[[], Recipe]:
         name = function.__name__
         assert name not in _ENTRIES, f"two recipes are called {name}"
         assert function.__doc__, f"recipe {name} needs a docstring"
-        _ENTRIES[name] = Entry(name, function.__doc__.strip().splitlines()[0], family, function)
+        summary = function.__doc__.strip().splitlines()[0]
+        _ENTRIES[name] = Entry(name, summary, family, function, topology, slices)
         return function
 
     return register
@@ -60,8 +74,8 @@ def recipe(family: Family) -> Callable[[Callable[[], Recipe]], Callable[[], Reci
 
 @cache
 def entries() -> dict[str, Entry]:
-    """Every recipe, by name, from every file of this folder."""
-    for module in pkgutil.iter_modules(wholestep.recipes.__path__, "wholestep.recipes."):
+    """Every recipe, by name, from every file of this folder and of those of the chips in it."""
+    for module in pkgutil.walk_packages(wholestep.recipes.__path__, "wholestep.recipes."):
         importlib.import_module(module.name)
     return dict(sorted(_ENTRIES.items()))
 

@@ -35,6 +35,7 @@ class MemoryUse:
         temporaries: what is alive in between, at its most. What fits the TPU's fast memory (VMEM) lies there and is
             not counted, so that a small program may have none.
         host_temporaries: the same in host memory.
+        code: the program itself.
     """
 
     arguments: int
@@ -42,11 +43,12 @@ class MemoryUse:
     aliased: int
     temporaries: int
     host_temporaries: int
+    code: int
 
     @property
     def total(self) -> int:
         """Bytes that the device needs at once."""
-        return self.arguments + self.temporaries + self.outputs - self.aliased
+        return self.arguments + self.temporaries + self.outputs - self.aliased + self.code
 
     @classmethod
     def of(cls, compiled: jax.stages.Compiled) -> MemoryUse:
@@ -58,6 +60,7 @@ class MemoryUse:
             aliased=stats.alias_size_in_bytes,
             temporaries=stats.temp_size_in_bytes,
             host_temporaries=stats.host_temp_size_in_bytes,
+            code=stats.generated_code_size_in_bytes,
         )
 
 
@@ -94,12 +97,13 @@ def _bytes(text: str) -> int:
     return round(float(text.removesuffix(unit)) * _UNITS[unit])
 
 
-def available_memory(mesh: jax.sharding.Mesh) -> int:
-    """Bytes of a device's memory that programs can have, as the compiler says when asked for too much."""
+def available_memory(mesh: jax.sharding.Mesh, options: Mapping[str, str] = MappingProxyType({})) -> int:
+    """Bytes of a device's memory that programs can have, as the compiler says when asked for too much with these
+    flags."""
     everywhere = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
     too_large = jax.ShapeDtypeStruct((2**29, 1024), jnp.float32, sharding=everywhere)  # 2 TiB
     try:
-        compile_for_tpu(jax.jit(lambda x: x + jnp.roll(x, 1, axis=0)).lower(too_large))
+        compile_for_tpu(jax.jit(lambda x: x + jnp.roll(x, 1, axis=0)).lower(too_large), options=options)
     except DeviceMemoryError as error:
         return error.available
     raise AssertionError("2 TiB fit a device")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-_SCOPE = re.compile(r"(?P<module>[^/\[\]]*)\[(?P<file>[^,\[\]]*),(?P<line>\d*),(?P<operator>[^\[\]]*)\]")
+_SCOPE = re.compile(r"(?P<module>[^/\[\]()]*)\[(?P<file>[^,\[\]]*),(?P<line>\d*),(?P<operator>[^\[\]]*)\]")
 
 
 @dataclass(frozen=True)
