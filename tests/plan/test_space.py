@@ -133,5 +133,5 @@ def test_settings_say_all_that_training_needs_once() -> None:
 
 
 def test_a_split_step_is_refused() -> None:
-    with pytest.raises(ConfigError, match="layers.execution=split"):
+    with pytest.raises(ConfigError, match="several programs of a step"):
         space(overrides=("layers.execution=split",))
