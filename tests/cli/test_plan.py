@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
 from cli.command import run_cli
+from plan import reports
 
+from wholestep.config.override import apply
+from wholestep.plan import remedies
 from wholestep.recipes.registry import find
 
-DEBUG = ("plan", "llama3_debug", "--topology", "v6e:2x2", "--set", "layers.execution=loop")
+cli_plan = importlib.import_module("wholestep.cli.plan")  # the package's attribute of that name is the command
+SMALL = ("--topology", "v6e:2x2", "--set", "layers.execution=loop", "--layers", "2")
+DEBUG = ("plan", "llama3_debug", *SMALL)
 
 
 def test_a_small_recipe_is_planned(capsys, tmp_path: Path) -> None:
@@ -19,9 +26,10 @@ def test_a_small_recipe_is_planned(capsys, tmp_path: Path) -> None:
     code, out, _ = run_cli(capsys, *DEBUG, "--json", "--html", str(page))
     assert code == 0
     report = json.loads(out)
-    assert (report["mesh"], report["chips"], report["layers"]) == ("fsdp=4", 4, 4)
+    assert (report["mesh"], report["chips"], report["layers"], report["whole_layers"]) == ("fsdp=4", 4, 2, 4)
     assert report["memory"]["fits"] and report["memory"]["available"] == 31.25 * 2**30
-    state = find("llama3_debug").function().model.num_parameters() * 4 // 4  # fp32, over four devices
+    model = apply(find("llama3_debug").function(), ["model.layers=2"]).model
+    state = model.num_parameters() * 4 // 4  # fp32, over four devices
     for kind, copies in (("parameters", 1), ("optimizer state", 2)):
         assert copies * state <= report["memory"]["by_kind"][kind] <= 1.01 * copies * state
     assert report["speed"]["low"] < report["speed"]["expected"] < report["speed"]["high"]
@@ -31,17 +39,19 @@ def test_a_small_recipe_is_planned(capsys, tmp_path: Path) -> None:
     assert any("layers.*.feed_forward.up_proj (feed_forward.py:52)" in where for where in exposed)
     assert "<svg" in page.read_text()
 
-    code, again, _ = run_cli(capsys, *DEBUG)
-    assert code == 0 and "Fits?" in again and "predicted from the compiled program" in again
+
+def test_a_report_as_text_and_two_side_by_side(capsys, monkeypatch) -> None:
+    made_up = {name: dataclasses.replace(reports.report(), recipe=name) for name in ("llama3_debug", "qwen3_debug")}
+    monkeypatch.setattr(cli_plan, "plan_with_progress", lambda job, *_, **__: made_up[job.recipe])
+    code, out, _ = run_cli(capsys, *DEBUG)
+    assert code == 0 and "Fits?" in out and "predicted from the compiled program" in out
+    code, both, _ = run_cli(capsys, *DEBUG, "--against", "qwen3_debug")
+    assert code == 0 and "llama3_debug" in both and "qwen3_debug" in both and "MFU" in both
 
 
-def test_two_recipes_side_by_side_of_fewer_layers(capsys) -> None:
-    code, out, _ = run_cli(capsys, *DEBUG, "--layers", "1", "--against", "qwen3_debug")
-    assert code == 0 and "qwen3_debug" in out and "1 of 4 layers" in out
-
-
-def test_what_does_not_fit_comes_with_settings_that_were_compiled(capsys) -> None:
-    tight = ("--layers", "1", "--flag", "xla_tpu_max_hbm_size_mib=6")
+def test_what_does_not_fit_comes_with_settings_that_were_compiled(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(remedies, "TRIED", 1)
+    tight = ("--flag", "xla_tpu_max_hbm_size_mib=8")
     code, out, _ = run_cli(capsys, *DEBUG, *tight, "--json")
     assert code == 0
     report = json.loads(out)

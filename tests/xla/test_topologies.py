@@ -95,7 +95,7 @@ def test_a_train_step_compiles_for_a_tpu_and_its_state_is_updated_in_place() -> 
     use = MemoryUse.of(train_step(tiny_config(), Mesh(replicate=2, fsdp=2), "recompute_all", length=16))
     assert 0 < use.aliased <= use.outputs < use.arguments
     assert use.host_temporaries == 0
-    assert use.total == use.arguments + use.temporaries + use.outputs - use.aliased
+    assert use.total == use.arguments + use.temporaries + use.outputs - use.aliased + use.code
 
 
 def test_offloaded_layer_inputs_are_in_the_hosts_memory() -> None:

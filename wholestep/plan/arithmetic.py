@@ -18,7 +18,7 @@ from wholestep.models.layers.head import WholeLogits
 from wholestep.models.layers.mixture import EveryExpert, MixtureOfExperts
 from wholestep.pipeline import Recipe
 from wholestep.plan.job import Job
-from wholestep.plan.network import Collective, group_of
+from wholestep.plan.network import Collective, Group, group_of
 from wholestep.plan.time_model import HOST_LINK, TimeModel
 from wholestep.xla.chips import Chip
 from wholestep.xla.rates import HOST_BYTES_PER_SECOND
@@ -140,17 +140,18 @@ def _links(job: Job, recipe: Recipe, chip: Chip) -> tuple[float, float]:
         ("all-gather", gathered * DTYPE_BYTES[recipe.precision.gather]),
         ("reduce-scatter", parameters * DTYPE_BYTES[recipe.precision.reduce]),
     )
-    fsdp = sum(
-        times.collective_seconds(Collective(name, along_fsdp, size, size, along_fsdp.links)) for name, size in over_fsdp
-    )
+    fsdp = sum(_collective_seconds(times, name, along_fsdp, size) for name, size in over_fsdp)
     shards = parameters * STATE_DTYPE_BYTES // recipe.mesh.fsdp
-    replicate = times.collective_seconds(
-        Collective("all-reduce", along_replicate, shards, shards, along_replicate.links)
-    )
+    replicate = _collective_seconds(times, "all-reduce", along_replicate, shards)
     return (
         recipe.microbatches * fsdp if along_fsdp.size > 1 else 0.0,
         replicate if along_replicate.size > 1 else 0.0,
     )
+
+
+def _collective_seconds(times: TimeModel, operation: str, group: Group, size: int) -> float:
+    """Over all links that the group has."""
+    return times.collective_seconds(Collective(operation, group, size, size, group.links))
 
 
 def _host(recipe: Recipe, chip: Chip) -> float:

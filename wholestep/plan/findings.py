@@ -7,7 +7,7 @@ of the step is left out.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from wholestep.plan.costs import Cost, Schedule, loops
@@ -28,6 +28,7 @@ class Facts:
     schedule: its costs.
     line: in time.
     chip: that it is for.
+    options: compiler flags that it was made with.
     program_flops: as the program computes them.
     graph_flops: as the captured step does, what is to be computed again with it.
     """
@@ -36,6 +37,7 @@ class Facts:
     schedule: Schedule
     line: Timeline
     chip: Chip
+    options: Mapping[str, str]
     program_flops: int
     graph_flops: int
 
@@ -170,8 +172,12 @@ def place(cost: Cost, times: int) -> str:
 
 
 def _sets(facts: Facts, *names: str) -> str:
-    """The sets among these that are for the chip, as a setting."""
-    fitting = [name for name in names if name in SETS and facts.chip.name in SETS[name].chips]
+    """The sets among these that are for the chip and were not given, as a setting."""
+    fitting = [
+        name
+        for name in names
+        if facts.chip.name in SETS[name].chips and not SETS[name].values.items() <= facts.options.items()
+    ]
     return f"flags={','.join(fitting)}" if fitting else ""
 
 

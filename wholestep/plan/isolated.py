@@ -50,13 +50,11 @@ def compile_isolated(
     job.mesh(job.build())
     command = [sys.executable, "-m", "wholestep.plan", json.dumps(dataclasses.asdict(job))]
     with tempfile.TemporaryFile("w+") as output:
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, text=True)
-        try:
-            _watch(child, progress, timeout)
-        finally:
-            if child.poll() is None:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT) as child:
+            try:
+                _watch(child, progress, timeout)
+            finally:
                 child.kill()
-            child.wait()
         output.seek(0)
         lines = output.read().strip().splitlines()
     if child.returncode:
@@ -69,7 +67,7 @@ def compile_isolated(
     return Compiled(Path(answer["directory"]))
 
 
-def _watch(child: subprocess.Popen[str], progress: Callable[[float, int], None], timeout: float | None) -> None:
+def _watch(child: subprocess.Popen[bytes], progress: Callable[[float, int], None], timeout: float | None) -> None:
     started = time.monotonic()
     while child.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -13,6 +13,7 @@ from wholestep.config.override import apply
 from wholestep.errors import ConfigError
 from wholestep.pipeline import Recipe
 from wholestep.recipes.registry import find
+from wholestep.xla.flags import compiler_options
 from wholestep.xla.topologies import topology_chip, topology_mesh
 
 
@@ -58,6 +59,7 @@ class Job:
         """
         recipe = apply(find(self.recipe).function(), (*self.fitting(), *self.overrides))
         recipe = dataclasses.replace(recipe, flags=(*recipe.flags, *self.flags))
+        compiler_options(recipe.flags, topology_chip(self.topology))  # raises for what is no flag of this chip
         if recipe.layers.execution == "split":
             raise ConfigError(
                 "layers.execution=split makes several programs of a step, and plan reads steps of one: plan it with "

@@ -68,7 +68,9 @@ def plan(job: Job, compiled: Compiled) -> Report:
         spans=likely.spans(),
         loops=tuple(likely.loops),
         operators=_operators(likely),
-        findings=rules.findings(rules.Facts(compiled.module, schedule, likely, chip, program_flops, facts["flops"])),
+        findings=rules.findings(
+            rules.Facts(compiled.module, schedule, likely, chip, facts["options"], program_flops, facts["flops"])
+        ),
     )
 
 
