@@ -26,17 +26,25 @@ def test_every_set_and_flag_is_listed(capsys) -> None:
 
 
 def test_what_a_set_changes_in_a_recipe_is_measured(capsys) -> None:
-    small = ("--set", "model.layers=1", "--sets", "async_all_gather")
+    small = ("--set", "model.layers=1", "--sets", "sparsecore_offload")
     code, out, said = run_cli(capsys, "flags", "llama3_debug", "--topology", "v6e:2x2", *small, "--json")
     assert code == 0, said
-    none, hiding = json.loads(out)
-    assert [none["name"], hiding["name"]] == ["none", "async_all_gather"]
+    none, offload = json.loads(out)
+    assert [none["name"], offload["name"]] == ["none", "sparsecore_offload"]
     assert none["collectives"] > none["asynchronous"] >= 0
-    assert hiding["asynchronous"] > none["asynchronous"]
+    assert offload["asynchronous"] > none["asynchronous"]
     assert 0 < none["live"] <= none["needed"]
 
 
-def test_flags_of_a_recipe_need_a_topology(capsys) -> None:
-    code, _, said = run_cli(capsys, "flags", "llama3_debug")
-    assert code == 2
-    assert "made for no topology" in said
+def test_what_is_wrong_is_one_line(capsys) -> None:
+    for words, error in (
+        (("llama3_debug",), "llama3_debug is made for no topology"),
+        (
+            ("llama3_debug", "--topology", "v5e:2x2", "--sets", "sparsecore_offload"),
+            "sparsecore_offload is not for v5e",
+        ),
+    ):
+        code, _, said = run_cli(capsys, "flags", *words)
+        assert code == 2
+        assert error in said
+        assert len(said.strip().splitlines()) == 1

@@ -85,6 +85,7 @@ def test_flags_are_those_of_the_chip_on_top_of_the_recipes_own() -> None:
         (f"flags={hiding},{sparse_core}",),
         (f"flags={hiding},{sparse_core},vmem_96m",),
     ]
+    assert choices(space("llama3_8b_v6e_8", "v6e:2x4"), "flags")[:2] == [(), ("flags=",)]
     assert choices(space(topology="v5e:2x2"), "flags")[:3] == [
         (),
         (f"flags={hiding}",),
@@ -133,5 +134,5 @@ def test_settings_say_all_that_training_needs_once() -> None:
 
 
 def test_a_split_step_is_refused() -> None:
-    with pytest.raises(ConfigError, match="tune it with --set layers"):
+    with pytest.raises(ConfigError, match="several programs of a step"):
         space(overrides=("layers.execution=split",))

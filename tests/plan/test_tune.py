@@ -238,7 +238,7 @@ def test_the_view_names_the_winner_and_its_gain(tmp_path: Path) -> None:
     tuned, _ = search(found, Compiler(), tmp_path)
     shown = text(tuned)
     assert f" 1 {' '.join(tuned.best.overrides)}\n" in shown
-    assert f"{tuned.best.speed / tuned.own.speed - 1:.1%} more tokens/s/chip than the recipe as it is" in shown
+    assert f"{tuned.best.speed / tuned.own.speed:.2f} times the tokens/s/chip of the recipe as it is" in shown
     assert f"of {found.size:,} candidates" in shown
     draw_trade(tuned, "title", tmp_path / "trade.png")
     assert (tmp_path / "trade.png").stat().st_size > 10_000

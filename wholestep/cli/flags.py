@@ -33,8 +33,8 @@ def flags(
     sets: str,
     as_json: bool,
 ) -> None:
-    """List sets of compiler flags and the flags, for `--set flags=SET,FLAG=VALUE`. With RECIPE and --topology, compile
-    the recipe without and with each set instead, and show what changes."""
+    """List sets of compiler flags and the flags, for `--set flags=SET,FLAG=VALUE`. With RECIPE, compile it
+    without and with each set instead, and show what changes."""
     if recipe is None:
         _list(as_json)
         return

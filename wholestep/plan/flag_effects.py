@@ -22,10 +22,10 @@ from wholestep.xla.topologies import topology_chip
 NONE = "none"
 FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("needs", "needed", units.gib),
-    ("live at peak", "live", units.gib),
+    ("live", "live", units.gib),
     ("exposed", "exposed", units.seconds),
     ("matmul", "matmul", units.seconds),
-    ("step, expected", "expected", units.seconds),
+    ("step", "expected", units.seconds),
 )
 """Columns of the table: name, attribute of `Effect`, how it is written."""
 
@@ -128,7 +128,7 @@ def effects_view(found: Sequence[Effect | Failure]) -> RenderableType:
     """One row a set, with the change against none below each figure that is another."""
     plain = found[0]
     assert isinstance(plain, Effect)
-    columns = {"set": False, "beside work": True, **dict.fromkeys((name for name, *_ in FIGURES), True)}
+    columns = {"set": False, "async": True, **dict.fromkeys((name for name, *_ in FIGURES), True)}
     return Group(
         plain_table(columns, (_row(it, plain) for it in found if isinstance(it, Effect))),
         *(Text(f"{it.name}: {it.error}", style="yellow") for it in found if isinstance(it, Failure)),

@@ -68,16 +68,11 @@ class Space:
         `layers.keep`, kernels or flags is fixed.
 
         Raises:
-            ConfigError: a setting is wrong, or a step is several programs.
+            ConfigError: a setting is wrong, or the step is not one program.
         """
         recipe = job.build()
         job.mesh(recipe)
         recipe.check()
-        if recipe.layers.execution == "split":
-            raise ConfigError(
-                "layers.execution=split makes several programs of a step, and tune compiles steps of one: tune it with "
-                "--set layers.execution=loop, whose layers are the same"
-            )
         chip, fixed = topology_chip(job.topology), {override.partition("=")[0] for override in job.overrides}
         flags = (f"flags={','.join(recipe.flags)}",) if job.flags else ()
         fitted = dataclasses.replace(job, overrides=(*job.fitting(), *job.overrides, *flags), flags=())
@@ -175,12 +170,12 @@ def _kernels(recipe: Recipe, fixed: set[str]) -> Iterator[Dimension]:
 
 
 def _flags(recipe: Recipe, chip: Chip) -> Dimension:
-    """A handful of combinations, each with more than the one before, on top of the recipe's own; and what is made for
-    traffic with the host."""
+    """None, and a handful of combinations on top of the recipe's own, each with more than the one before; and what is
+    made for traffic with the host."""
     hiding = ("latency_hiding", "async_all_gather")
     sparse_core = (*hiding, *_for_chip("sparsecore_offload", chip)[:1])
     combinations = (hiding, sparse_core, (*sparse_core, *_for_chip("vmem_", chip)[:1]), (HOST_SET,))
-    choices: list[Choice] = [()]
+    choices: list[Choice] = [(), ("flags=",)] if recipe.flags else [()]
     for names in dict.fromkeys(combinations):
         flags = (*recipe.flags, *(name for name in names if name not in recipe.flags))
         if flags != recipe.flags and _allowed(flags, chip):

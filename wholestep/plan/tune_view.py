@@ -99,7 +99,9 @@ def draw_trade(tuned: Tuned, title: str, picture: Path) -> None:
         axes.annotate(text, at, xytext=(10, 2), textcoords="offset points", fontsize=8)
     axes.set(title=title, xlabel="memory of a device, GiB", ylabel="tokens/s/chip, predicted")
     axes.set_ylim(bottom=0, top=max((it.tokens_per_second_per_chip or 0.0 for it in compiled), default=1.0) * 1.15)
-    axes.legend(loc="lower right")
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.legend(loc="lower center")
     axes.grid(alpha=0.3)
     figure.savefig(picture, dpi=120)
 
@@ -143,7 +145,7 @@ def _gain(tuned: Tuned) -> str:
         return "the recipe as it is does not fit"
     if tuned.best is tuned.own:
         return "nothing tried is faster than the recipe as it is"
-    return f"{tuned.best.speed / tuned.own.speed - 1:.1%} more tokens/s/chip than the recipe as it is"
+    return f"{tuned.best.speed / tuned.own.speed:.2f} times the tokens/s/chip of the recipe as it is"
 
 
 def _nothing_fits(tuned: Tuned) -> Iterable[RenderableType]:
