@@ -29,6 +29,8 @@ from wholestep.plan.job import Job
 from wholestep.xla.memory_use import MemoryUse, available_memory, compile_for_tpu
 from wholestep.xla.scope import origin, scope
 
+_FORMAT = 2
+"""Of what is kept in the cache; another one's is not found."""
 _DUMPED = {"buffers": "buffer-assignment", "ranges": "live-range"}
 
 
@@ -79,7 +81,9 @@ def compile_job(job: Job) -> Compiled:
     program = train_program(recipe, mesh)
     lowered = program.lower()
     versions = _versions()
-    key = digest(lowered.as_text(), job.topology, str(job.slices), json.dumps([dict(program.options), versions]))
+    key = digest(
+        lowered.as_text(), job.topology, str(job.slices), json.dumps([_FORMAT, dict(program.options), versions])
+    )
 
     def fill(directory: Path) -> None:
         facts = {
