@@ -21,9 +21,9 @@ test: $(VENV)/.installed-test
 benchmark: $(VENV)/.installed
 	$(BIN)/python benchmarks/step_time.py
 
-# Hours for programs that were not compiled here before: minutes each.
+# All that are made for a topology, or RECIPES="NAME ...": minutes each, unless compiled here before.
 plan-recipes: $(VENV)/.installed-test
-	$(BIN)/python benchmarks/plan_recipes.py
+	$(BIN)/python benchmarks/plan_recipes.py $(RECIPES)
 
 # torch comes first and alone: its CPU build where the package index offers one, else the plain release, which brings
 # gigabytes of libraries for other accelerators.
