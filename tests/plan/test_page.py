@@ -171,7 +171,7 @@ def test_the_scripts_run(case: Report, tmp_path: Path):
     assert told["data-drawn"] == str(len(case.spans))
     assert "data-broken" not in told
     assert case.spans[0].name in told["data-span"]
-    assert "exposednone" in told["data-span"]
+    assert "waited fornone" in told["data-span"]
     assert "activations" in told["data-memory"]
     assert told["data-zoomed"] == told["data-whole"] == told["data-wheeled"] == "true"
     assert units.seconds(case.operators[0].seconds) in told["data-heaviest"]

@@ -1,5 +1,10 @@
 // What runs when: lanes of spans on a canvas, with loops shaded.
 
+// Whether the device waits for it; what the core does itself is no waiting.
+function isWaitedFor(span) {
+  return span.lane !== "compute" && span.exposed > 0;
+}
+
 function drawSchedule(canvas, data, axis) {
   const { lanes, spans, height } = arranged(data.spans);
   const used = data.works.filter((work) => spans.some((span) => span.work === work));
@@ -8,7 +13,7 @@ function drawSchedule(canvas, data, axis) {
   let drag = null; // [from, to] in pixels
   canvas.style.height = `${height}px`;
   legend("schedule-legend", used);
-  if (spans.some((span) => span.exposed > 0)) {
+  if (spans.some(isWaitedFor)) {
     const key = made("span", "", "hatched: waited for");
     key.prepend(made("i", "swatch exposed"));
     document.getElementById("schedule-legend").append(key);
@@ -72,11 +77,11 @@ function drawSchedule(canvas, data, axis) {
     const { x, y, across } = boxOf(span, width);
     pen.fillStyle = fill;
     pen.fillRect(x, y, across, ROW - 3);
-    if (span.exposed > 0) hatch(stripes, x, y, across, Math.min(1, span.exposed / (span.end - span.start)));
+    if (isWaitedFor(span)) hatch(stripes, x, y, across, Math.min(1, span.exposed / (span.end - span.start)));
     const from = Math.max(x, GUTTER), room = Math.min(x + across, width - MARGIN) - from - 10;
     if (room < 34) return;
     const text = fitted(span.module.split(".").slice(-2).join(".") || span.name, room);
-    if (span.exposed > 0) pen.fillRect(from + 2, y + 2, pen.measureText(text).width + 6, ROW - 7);
+    if (isWaitedFor(span)) pen.fillRect(from + 2, y + 2, pen.measureText(text).width + 6, ROW - 7);
     pen.fillStyle = ink;
     pen.fillText(text, from + 5, y + (ROW - 3) / 2 + 0.5);
   }
@@ -152,7 +157,7 @@ function drawSchedule(canvas, data, axis) {
       ["takes", secondsText(span.end - span.start)],
       ["runs", `×${span.trips}`],
       ...(span.trips > 1 ? [["in a step", secondsText((span.end - span.start) * span.trips)]] : []),
-      ["exposed", span.exposed ? `${secondsText(span.exposed)}${span.trips > 1 ? " each time" : ""}` : "none"],
+      ["waited for", isWaitedFor(span) ? `${secondsText(span.exposed)}${span.trips > 1 ? " each time" : ""}` : "none"],
     ]);
   }
 
