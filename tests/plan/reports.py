@@ -199,7 +199,6 @@ def _speed(step: Step) -> Speed:
     for span in step.spans:
         seconds = span.end - span.start if span.lane == "compute" else span.exposed
         terms[span.work] += seconds * span.trips
-    terms["idle"] = 0.021
     del terms["host"]
     expected = sum(terms.values())
     return Speed(

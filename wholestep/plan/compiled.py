@@ -19,7 +19,7 @@ import jax
 import wholestep
 from wholestep.data.cache import cached_directory, digest
 from wholestep.errors import DeviceMemoryError
-from wholestep.graph.costs import flops, step_nodes
+from wholestep.graph.costs import flops, step_flops, step_nodes
 from wholestep.graph.step import StepGraph
 from wholestep.pipeline import train_program
 from wholestep.plan.assignment import Assignment, parse_assignment
@@ -92,7 +92,7 @@ def compile_job(job: Job) -> Compiled:
             "versions": versions,
             "options": dict(program.options),
             "kernels": [(*kernel, count) for kernel, count in kernel_flops(program.step).items()],
-            "flops": sum(times * flops(node) for node, times in step_nodes(program.step.module)),
+            "flops": step_flops(program.step),
             "notes": list(program.step.notes),
         }
         (directory / "facts.json").write_text(json.dumps(facts))

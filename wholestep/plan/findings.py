@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from wholestep.plan.costs import Cost, Schedule, loops
 from wholestep.plan.hlo import Module
 from wholestep.plan.report import Finding
-from wholestep.plan.schedule import Timed, Timeline
+from wholestep.plan.schedule import Timed, Timeline, network_lane
 from wholestep.xla.chips import Chip
 from wholestep.xla.flag_sets import SETS
 
@@ -57,7 +57,7 @@ def exposed_collectives(facts: Facts) -> Iterator[Finding]:
     for each in facts.line.timed:
         if each.cost.collective is not None and each.exposed > 0:
             sent = each.cost.collective
-            key = sent.operation, f"{sent.group.network} {'+'.join(sent.group.axes) or 'other'}", each.waits
+            key = sent.operation, network_lane(sent), each.waits
             groups.setdefault(key, []).append(each)
     for (operation, network, waits), timed in groups.items():
         how = "asynchronous, but longer than what runs beside it" if waits else "synchronous: nothing runs beside it"
@@ -164,11 +164,16 @@ def _finding(facts: Facts, kind: str, what: str, timed: Iterable[Timed], mend: s
 
 
 def place(cost: Cost, times: int) -> str:
-    """`layers.*.attention.q_proj (attention.py:171)`; the instruction's name where the module is unknown. A loop's body
+    """`layers.*.attention.q_proj (attention.py:171)`."""
+    name = module_name(cost, times)
+    return f"{name} ({cost.origin.line})" if cost.origin.line else name
+
+
+def module_name(cost: Cost, times: int) -> str:
+    """`layers.*.attention.q_proj`; the operator's or the instruction's name where the module is unknown. A loop's body
     is that of all its layers."""
     module = re.sub(r"\.\d+(?=\.|$)", ".*", cost.origin.module, count=1) if times > 1 else cost.origin.module
-    name = module or (f"optimizer or loss, {cost.origin.operator}" if cost.origin.operator else cost.instruction.name)
-    return f"{name} ({cost.origin.line})" if cost.origin.line else name
+    return module or (f"optimizer or loss, {cost.origin.operator}" if cost.origin.operator else cost.instruction.name)
 
 
 def _sets(facts: Facts, *names: str) -> str:

@@ -28,13 +28,11 @@ class Array:
         dtype: as HLO writes it: `bf16`.
         dims: sizes.
         space: memory space that it is in.
-        order: dimensions from the fastest to the slowest, as laid out.
     """
 
     dtype: str
     dims: tuple[int, ...]
     space: int = HBM
-    order: tuple[int, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -54,9 +52,8 @@ def parse_arrays(text: str) -> tuple[Array, ...]:
     arrays = []
     for dtype, dims, layout in _ARRAY.findall(text):
         space = _SPACE.search(layout)
-        order = tuple(int(d) for d in layout.partition(":")[0].split(",") if d.strip().isdecimal())
         sizes = tuple(int(d.removeprefix("<=")) for d in dims.split(",") if d)
-        arrays.append(Array(dtype, sizes, int(space[1]) if space else HBM, order))
+        arrays.append(Array(dtype, sizes, int(space[1]) if space else HBM))
     return tuple(arrays)
 
 

@@ -20,7 +20,7 @@ from wholestep.plan.isolated import compile_isolated
 from wholestep.plan.job import Job
 from wholestep.plan.memory import MemoryReader
 from wholestep.plan.remedies import remedies_of
-from wholestep.plan.report import Operator, Remedy, Report, Speed, Traffic, Work
+from wholestep.plan.report import Finding, Operator, Remedy, Report, Speed, Traffic, Work
 from wholestep.plan.schedule import Timeline, timeline
 from wholestep.plan.time_model import CASES, Constant, TimeModel
 from wholestep.recipes.registry import find
@@ -68,8 +68,11 @@ def plan(job: Job, compiled: Compiled) -> Report:
         spans=likely.spans(),
         loops=tuple(likely.loops),
         operators=_operators(likely),
-        findings=rules.findings(
-            rules.Facts(compiled.module, schedule, likely, chip, facts["options"], program_flops, facts["flops"])
+        findings=(
+            *rules.findings(
+                rules.Facts(compiled.module, schedule, likely, chip, facts["options"], program_flops, facts["flops"])
+            ),
+            *(Finding(kind="capture", what=note, where=(), seconds=0.0, mend="") for note in facts["notes"]),
         ),
     )
 
@@ -128,13 +131,12 @@ def _assumptions(chip: Chip, schedule: Schedule) -> tuple[str, ...]:
     """Those that this program's time rests on."""
     used = [cost for cost, _ in walk(schedule)]
     collectives = [cost.collective for cost in used if cost.collective is not None]
-    attends = [cost for cost in used if cost.work == "kernel" and "attention" in cost.origin.operator]
+    kernels = {time_model.kernel_efficiency(cost) for cost in used if cost.work == "kernel"}
     guessed = [cost for cost in used if cost.work == "matmul" and cost.instruction.estimated_cycles is None]
-    kernels = [cost for cost in used if cost.work == "kernel" and cost not in attends]
     wanted: Sequence[tuple[Constant, object]] = (
         (time_model.MATMUL, guessed),
-        (time_model.ATTENTION, attends),
-        (time_model.GROUPED, kernels),
+        (time_model.ATTENTION, time_model.ATTENTION in kernels),
+        (time_model.GROUPED, time_model.GROUPED in kernels),
         (time_model.MEMORY, used),
         (time_model.VECTOR_MEMORY, used),
         (time_model.LINKS, collectives),
@@ -178,7 +180,7 @@ def _traffic(line: Timeline) -> tuple[Traffic, ...]:
 def _operators(line: Timeline) -> tuple[Operator, ...]:
     found: dict[tuple[str, Work], Operator] = {}
     for each in line.timed:
-        module = rules.place(each.cost, each.times).partition(" (")[0]
+        module = rules.module_name(each.cost, each.times)
         key = module, each.cost.work
         before = found.get(key)
         found[key] = Operator(

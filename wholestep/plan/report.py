@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Work = Literal["matmul", "kernel", "elementwise", "copy", "collective", "host", "idle"]
+Work = Literal["matmul", "kernel", "elementwise", "copy", "collective", "host"]
 """What a device does: products on its matrix unit, Pallas kernels, everything that is bound by memory, changes of
-layout and moves within memory, traffic between devices, traffic with the host, waiting."""
+layout and moves within memory, traffic between devices, traffic with the host."""
 
 Kind = Literal["parameters", "optimizer state", "batch", "gathered weights", "gradients", "activations", "temporaries"]
 """What a buffer in a device's memory is for."""

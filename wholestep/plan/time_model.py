@@ -129,6 +129,11 @@ DCN_BYTES_PER_SECOND = 12.5e9
 """Of a chip whose data center network no document gives; an assumption (100 Gbit/s, as of v6e and TPU7x)."""
 
 
+def kernel_efficiency(cost: Cost) -> Constant:
+    """Of a Pallas kernel."""
+    return ATTENTION if "attention" in cost.origin.operator else GROUPED
+
+
 @dataclass(frozen=True)
 class TimeModel:
     """Seconds on one device of a chip, with the constants of one case."""
@@ -152,9 +157,8 @@ class TimeModel:
                 transfer = self.collective_seconds(cost.collective) if cost.collective else 0.0
                 taken = max(self.matmul_seconds(cost), memory, transfer)
             case "kernel":
-                attends = "attention" in cost.origin.operator
-                efficiency = ATTENTION if attends else GROUPED
-                taken = max(cost.flops / (self._flops_per_second * efficiency[self.case]), memory)
+                rate = self._flops_per_second * kernel_efficiency(cost)[self.case]
+                taken = max(cost.flops / rate, memory)
             case "collective":
                 assert cost.collective is not None
                 taken = self.collective_seconds(cost.collective)
