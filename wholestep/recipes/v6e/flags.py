@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-DENSE = ("latency_hiding", "async_all_gather", "all_gather_fusion")
+DENSE = ("latency_hiding", "async_all_gather", "all_gather_fusion", "vmem_96m")
