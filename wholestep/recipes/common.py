@@ -33,7 +33,20 @@ def debug(model: Decoder.Config) -> Recipe:
     )
 
 
-def tuned(recipe: Recipe, *, devices: int, rows: int, replicas: int = 1, keep: str, flags: tuple[str, ...]) -> Recipe:
+# What costs much to compute again and is small, beside what the core of attention returns.
+SAVE_HEADS = tuple(f"mm@*.{projection}=save" for projection in ("q_proj", "k_proj", "v_proj"))
+
+
+def tuned(
+    recipe: Recipe,
+    *,
+    devices: int,
+    rows: int,
+    replicas: int = 1,
+    keep: str,
+    rules: tuple[str, ...] = (),
+    flags: tuple[str, ...],
+) -> Recipe:
     """A published size as it runs on one topology.
 
     Args:
@@ -42,13 +55,14 @@ def tuned(recipe: Recipe, *, devices: int, rows: int, replicas: int = 1, keep: s
         rows: of the batch on each device.
         replicas: copies of the parameters, one a slice.
         keep: what a layer's backward pass finds kept.
+        rules: exceptions to that.
         flags: of the compiler.
     """
     return dataclasses.replace(
         recipe,
         mesh=Mesh(replicate=replicas, fsdp=devices // replicas),
         batch_size=devices * rows,
-        layers=dataclasses.replace(recipe.layers, keep=keep),
+        layers=dataclasses.replace(recipe.layers, keep=keep, rules=rules),
         flags=flags,
     )
 

@@ -1,9 +1,9 @@
 """Let matrix products write rows, not attention heads.
 
-Heads are split off the results of projections, and kernels of attention want them before the places: `[B, N, L, H]`. The
-TPU compiler would make the product itself write that, a head's 128 channels at a time, and even in fp32 where the next
-thing is a rotation in fp32. Such products ran at 39% to 48% of the matrix unit's rate by the compiler's own cycles, those
-that write rows at 87% and more (Llama 3 70B on TPU7x); turning the result around apart costs far less than that.
+Heads are split off the results of projections, and kernels of attention want them before the places: `[B, N, L, H]`.
+The TPU compiler would make the product itself write that, a head's 128 channels at a time, and even in fp32 where the
+next thing is a rotation in fp32. Such products ran at 39% to 48% of the matrix unit's rate by its own cycles,
+those that write rows at 87% and more (Llama 3 70B on TPU7x); turning the result around apart costs far less than that.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wholestep.models import llama3
 from wholestep.pipeline import Recipe
-from wholestep.recipes.common import tuned
+from wholestep.recipes.common import SAVE_HEADS, tuned
 from wholestep.recipes.llama3 import llama3_8b, llama3_70b, llama3_405b
 from wholestep.recipes.registry import recipe
 from wholestep.recipes.tpu7x.flags import DENSE
@@ -13,13 +13,13 @@ from wholestep.recipes.tpu7x.flags import DENSE
 @recipe(llama3, topology="tpu7x:2x2x1")
 def llama3_8b_tpu7x_4() -> Recipe:
     """Llama 3.1 8B on 4 chips of TPU7x: 4 rows of 8,192 tokens on each device."""
-    return tuned(llama3_8b(), devices=8, rows=4, keep="recompute_all", flags=DENSE)
+    return tuned(llama3_8b(), devices=8, rows=4, keep="save_attention", rules=SAVE_HEADS, flags=DENSE)
 
 
 @recipe(llama3, topology="tpu7x:4x4x4")
 def llama3_70b_tpu7x_64() -> Recipe:
     """Llama 3.1 70B on 64 chips of TPU7x: 2 rows of 8,192 tokens on each device."""
-    return tuned(llama3_70b(), devices=128, rows=2, keep="recompute_all", flags=DENSE)
+    return tuned(llama3_70b(), devices=128, rows=2, keep="save_attention", rules=SAVE_HEADS, flags=DENSE)
 
 
 @recipe(llama3, topology="tpu7x:4x4x8")
