@@ -211,6 +211,9 @@ SAMPLES = [
     row(aten.select.int, i64(3), 0, 1),
     *(row(aten.split_with_sizes.default, f32(6, 5), *at) for at in [([1, 2, 3],), ([2, 3], -1), ([6, 0], 0)]),
     *(row(aten.cat.default, [f32(2, 3), f32(2, 1)], dim) for dim in (1, -1)),
+    *(row(aten.roll.default, x, [shift], [-1]) for x in (f32(2, 6), bf16(2, 6), i64(2, 6)) for shift in (3, -1, 7)),
+    row(aten.roll.default, f32(2, 3), [4]),
+    row(aten.roll.default, bf16(2, 3), [1, 2], [1, 0]),
     *(
         row(aten.cat.default, tensors)
         for tensors in ([f32(2)], [bf16(2), f32(3)], [i64(2), bf16(1)], [flags(1), i64(2)])

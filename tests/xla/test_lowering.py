@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -26,10 +27,11 @@ from wholestep.graph.memory import to_device, to_host
 from wholestep.graph.random import number_draws
 from wholestep.graph.scan import loop
 from wholestep.parallel import Mesh
+from wholestep.xla.chips import CHIPS
 from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried
 from wholestep.xla.interpret import Interpreter, check_operators
-from wholestep.xla.lowering import LOWERINGS
+from wholestep.xla.lowering import LOWERINGS, shape
 from wholestep.xla.lowering.registry import Lowering, lowers
 
 aten = torch.ops.aten
@@ -195,6 +197,17 @@ def test_random_draws_depend_on_the_key_and_the_node() -> None:
     np.testing.assert_array_equal(first, again)
     assert (first != second).mean() > 0.99 and (first != other).mean() > 0.99
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.1
+
+
+@pytest.mark.parametrize("shift", [64, -1, 129])
+def test_lanes_that_the_matrix_unit_rolls_are_as_they_were(monkeypatch: pytest.MonkeyPatch, shift: int) -> None:
+    monkeypatch.setattr(shape, "chip_lowered_for", lambda: CHIPS[0])
+    x = torch.randn(3, 5, 128).bfloat16()
+    module, inputs = graph_of(row(aten.roll.default, x, [shift], [-1]))
+    program = jax.jit(lambda x: Interpreter().run(module, x)).lower(jnp.asarray(as_float32(x), jnp.bfloat16))
+    assert "dot_general" in program.as_text()
+    (result,) = run(module, inputs)
+    np.testing.assert_array_equal(as_float32(result), as_float32(x.roll(shift, -1)))
 
 
 def test_a_random_operator_without_a_key_is_an_error() -> None:

@@ -43,11 +43,12 @@ _MACHINERY = tuple(
 )
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
-# the embedding's gradient would become scatters.
+# the embedding's gradient would become scatters, a roll a gather.
 _LOWERED_WHOLE = (
     aten.nll_loss_forward.default,
     aten.nll_loss_backward.default,
     aten.embedding_dense_backward.default,
+    aten.roll.default,
 )
 
 

@@ -64,9 +64,9 @@ class DecoderLayer(nn.Module):
             part.init_weights()
 
     def forward(
-        self, x_BLD: Tensor, balance_B: Tensor | None, cos_BLP: Tensor, sin_BLP: Tensor, segment_ids_BL: Tensor
+        self, x_BLD: Tensor, balance_B: Tensor | None, cos_BLH: Tensor, sin_BLH: Tensor, segment_ids_BL: Tensor
     ) -> tuple[Tensor, Tensor | None]:
-        added_BLD = self.attention(self.attention_norm(x_BLD), cos_BLP, sin_BLP, segment_ids_BL)
+        added_BLD = self.attention(self.attention_norm(x_BLD), cos_BLH, sin_BLH, segment_ids_BL)
         if self.post_attention_norm is not None:
             added_BLD = self.post_attention_norm(added_BLD)
         x_BLD = x_BLD + added_BLD
@@ -185,12 +185,12 @@ class Decoder(nn.Module):
         x_BLD = self.embed_tokens(tokens_BL)
         if self.embedding_norm is not None:
             x_BLD = self.embedding_norm(x_BLD)
-        cos_BLP, sin_BLP = self.rotary(positions_BL)
+        cos_BLH, sin_BLH = self.rotary(positions_BL)
         balance_B = (
             x_BLD.new_zeros(x_BLD.shape[0], dtype=torch.float32) if self.training and self.balanced_layers else None
         )
         for layer in self.layers:
-            x_BLD, balance_B = layer(x_BLD, balance_B, cos_BLP, sin_BLP, segment_ids_BL)
+            x_BLD, balance_B = layer(x_BLD, balance_B, cos_BLH, sin_BLH, segment_ids_BL)
         if balance_B is not None:
             balance_B = balance_B / self.balanced_layers
         x_BLD = self.norm(x_BLD)

@@ -67,18 +67,39 @@ def test_norm_divides_in_fp32_and_keeps_the_dtype() -> None:
 
 def test_rotary_angles_and_rotation_by_hand() -> None:
     rotary = RotaryEmbedding.Config(theta=100.0, max_sequence_length=4).build(head_dim=4)
-    cos_BLP, sin_BLP = rotary(torch.tensor([[0, 3]]))
-    assert cos_BLP.dtype == sin_BLP.dtype == torch.float32
+    cos_BLH, sin_BLH = rotary(torch.tensor([[0, 3]]))
+    assert cos_BLH.dtype == sin_BLH.dtype == torch.float32
     # Frequencies are 100^0 and 100^(-1/2).
-    torch.testing.assert_close(cos_BLP[0, 1], torch.tensor([math.cos(3.0), math.cos(0.3)]))
+    torch.testing.assert_close(cos_BLH[0, 1], torch.tensor([math.cos(3.0), math.cos(0.3)] * 2))
+    sin = math.sin(3.0), math.sin(0.3)
+    torch.testing.assert_close(sin_BLH[0, 1], torch.tensor([-sin[0], -sin[1], *sin]))
     x_BLNH = torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(1, 2, 1, 4)
-    turned_BLNH = rotate(x_BLNH, cos_BLP, sin_BLP)
+    turned_BLNH = rotate(x_BLNH, cos_BLH, sin_BLH)
     torch.testing.assert_close(turned_BLNH[0, 0], x_BLNH[0, 0])
     first = complex(1, 3) * complex(math.cos(3.0), math.sin(3.0))
     second = complex(2, 4) * complex(math.cos(0.3), math.sin(0.3))
     expected = torch.tensor([[first.real, second.real, first.imag, second.imag]])
     torch.testing.assert_close(turned_BLNH[0, 1], expected)
-    assert rotate(x_BLNH.bfloat16(), cos_BLP, sin_BLP).dtype == torch.bfloat16
+    assert rotate(x_BLNH.bfloat16(), cos_BLH, sin_BLH).dtype == torch.bfloat16
+
+
+def test_the_gradient_of_a_rotation() -> None:
+    cos_BLH, sin_BLH = (table.double() for table in RotaryEmbedding.Config().build(head_dim=6)(torch.arange(4)[None]))
+    x_BLNH, grad_BLNH = torch.randn(2, 1, 4, 3, 6)
+    x_BLNH.requires_grad_()
+    (got_BLNH,) = torch.autograd.grad(rotate(x_BLNH, cos_BLH, sin_BLH), x_BLNH, grad_BLNH)
+
+    def by_halves(x_BLNH: Tensor) -> Tensor:
+        first, second = x_BLNH.double().chunk(2, dim=-1)
+        cos, sin = cos_BLH[:, :, None, 3:], sin_BLH[:, :, None, 3:]
+        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+    (want_BLNH,) = torch.autograd.grad(by_halves(x_BLNH), x_BLNH, grad_BLNH.double())
+    torch.testing.assert_close(got_BLNH, want_BLNH)
+    half = x_BLNH.detach().bfloat16().requires_grad_()
+    (got_BLNH,) = torch.autograd.grad(rotate(half, cos_BLH.float(), sin_BLH.float()), half, grad_BLNH.bfloat16())
+    (want_BLNH,) = torch.autograd.grad(by_halves(half), half, grad_BLNH.bfloat16().double())
+    torch.testing.assert_close(got_BLNH, want_BLNH, rtol=2**-8, atol=1e-6)  # rounded once: half a unit, and fp32's own
 
 
 def test_llama3_scaling_keeps_short_and_stretches_long_wavelengths() -> None:
@@ -150,24 +171,24 @@ def test_a_windows_mask_is_transformers_own(window: int) -> None:
 def attend(**settings: object) -> tuple[Attention, Tensor, Tensor, tuple[Tensor, ...]]:
     """A layer, its input, what the core returned, and the queries and keys that the core was given."""
     attention = Attention.Config(num_heads=4, num_kv_heads=2, head_dim=8, **settings).build(dim=16, num_layers=1)
-    cos_BLP, sin_BLP = RotaryEmbedding.Config(theta=10.0).build(head_dim=8)(torch.arange(3)[None])
+    cos_BLH, sin_BLH = RotaryEmbedding.Config(theta=10.0).build(head_dim=8)(torch.arange(3)[None])
     x_BLD, seen = torch.randn(1, 3, 16), []
     attention.inner.register_forward_hook(lambda module, args, result: seen.append((args, result)))
-    out_BLD = attention(x_BLD, cos_BLP, sin_BLP, torch.ones(1, 3, dtype=torch.long))
+    out_BLD = attention(x_BLD, cos_BLH, sin_BLH, torch.ones(1, 3, dtype=torch.long))
     ((args, core_BLNH),) = seen
     assert out_BLD.shape == x_BLD.shape
-    return attention, x_BLD, core_BLNH, (*args[:2], out_BLD, cos_BLP, sin_BLP)
+    return attention, x_BLD, core_BLNH, (*args[:2], out_BLD, cos_BLH, sin_BLH)
 
 
 def test_query_and_key_heads_are_normalized_before_they_are_rotated() -> None:
-    attention, x_BLD, _, (q_BLNH, k_BLKH, _, cos_BLP, sin_BLP) = attend(qk_norm=RMSNorm.Config(eps=0.0))
+    attention, x_BLD, _, (q_BLNH, k_BLKH, _, cos_BLH, sin_BLH) = attend(qk_norm=RMSNorm.Config(eps=0.0))
     for norm, projection, got in (
         (attention.q_norm, attention.q_proj, q_BLNH),
         (attention.k_norm, attention.k_proj, k_BLKH),
     ):
         heads = projection(x_BLD).unflatten(-1, (-1, 8))
         expected = heads / heads.square().mean(-1, keepdim=True).sqrt() * norm.weight
-        torch.testing.assert_close(got, rotate(expected, cos_BLP, sin_BLP))
+        torch.testing.assert_close(got, rotate(expected, cos_BLH, sin_BLH))
 
 
 def test_attention_without_rotation() -> None:
@@ -200,9 +221,9 @@ class Zero(nn.Module):
 
 def test_attention_inner_is_replaceable() -> None:
     config = Attention.Config(num_heads=4, num_kv_heads=2, head_dim=8, inner=Zero.Config())
-    cos_BLP, sin_BLP = RotaryEmbedding.Config().build(head_dim=8)(torch.arange(3)[None])
+    cos_BLH, sin_BLH = RotaryEmbedding.Config().build(head_dim=8)(torch.arange(3)[None])
     attention = config.build(dim=16, num_layers=1)
-    out_BLD = attention(torch.randn(1, 3, 16), cos_BLP, sin_BLP, torch.ones(1, 3, dtype=torch.long))
+    out_BLD = attention(torch.randn(1, 3, 16), cos_BLH, sin_BLH, torch.ones(1, 3, dtype=torch.long))
     assert torch.equal(out_BLD, torch.zeros(1, 3, 16))
 
 

@@ -166,7 +166,7 @@ class Attention(nn.Module):
             if norm is not None:
                 norm.init_weights()
 
-    def forward(self, x_BLD: Tensor, cos_BLP: Tensor, sin_BLP: Tensor, segment_ids_BL: Tensor) -> Tensor:
+    def forward(self, x_BLD: Tensor, cos_BLH: Tensor, sin_BLH: Tensor, segment_ids_BL: Tensor) -> Tensor:
         heads = (-1, self.head_dim)
         q_BLNH = self.q_proj(x_BLD).unflatten(-1, heads)
         k_BLKH = self.k_proj(x_BLD).unflatten(-1, heads)
@@ -174,7 +174,7 @@ class Attention(nn.Module):
         if self.q_norm is not None and self.k_norm is not None:
             q_BLNH, k_BLKH = self.q_norm(q_BLNH), self.k_norm(k_BLKH)
         if self.rotary:
-            q_BLNH, k_BLKH = rotate(q_BLNH, cos_BLP, sin_BLP), rotate(k_BLKH, cos_BLP, sin_BLP)
+            q_BLNH, k_BLKH = rotate(q_BLNH, cos_BLH, sin_BLH), rotate(k_BLKH, cos_BLH, sin_BLH)
         out_BLX = self.inner(q_BLNH, k_BLKH, v_BLKH, segment_ids_BL).flatten(2)
         if self.gate_proj is not None:
             out_BLX = out_BLX * torch.sigmoid(self.gate_proj(x_BLD))

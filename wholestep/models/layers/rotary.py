@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +37,8 @@ class Llama3Scaling(Node):
 
 
 class RotaryEmbedding(nn.Module):
-    """positions_BL (integers) -> (cos_BLP, sin_BLP) in fp32, computed once a forward and shared by all layers.
+    """positions_BL (integers) -> (cos_BLH, sin_BLH) in fp32, as `rotate` takes them; computed once a forward and shared
+    by all layers.
 
     `inverse_frequencies` is a non-persistent fp32 buffer; casting the whole module to a narrower dtype would lose
     positions, so mixed precision must leave it alone.
@@ -69,7 +71,8 @@ class RotaryEmbedding(nn.Module):
                 f"a row of {length} tokens is longer than the model's rotary.max_sequence_length, {limit}"
             )
         angles_BLP = positions_BL.unsqueeze(-1).float() * self.inverse_frequencies
-        return angles_BLP.cos(), angles_BLP.sin()
+        cos_BLP, sin_BLP = angles_BLP.cos(), angles_BLP.sin()
+        return torch.cat((cos_BLP, cos_BLP), dim=-1), torch.cat((-sin_BLP, sin_BLP), dim=-1)
 
     def _frequencies(self, device: torch.device | None = None) -> Tensor:
         exponents_P = torch.arange(0, self.head_dim, 2, dtype=torch.float32, device=device) / self.head_dim
@@ -78,14 +81,36 @@ class RotaryEmbedding(nn.Module):
         return frequencies_P if scaling is None else scaling.scale(frequencies_P)
 
 
-def rotate(x_BLNH: Tensor, cos_BLP: Tensor, sin_BLP: Tensor) -> Tensor:
+def rotate(x_BLNH: Tensor, cos_BLH: Tensor, sin_BLH: Tensor) -> Tensor:
     """Turn channel pairs (i, i + H / 2) of every head by their angle: in fp32, returned in x's dtype.
 
     Pairing halves rather than neighbours is the layout of Hugging Face weights, so importing permutes nothing.
+
+    Args:
+        x_BLNH: queries or keys.
+        cos_BLH: fp32, that of a pair's angle for both of its channels.
+        sin_BLH: fp32, negative for the first of the two.
     """
-    cos_BL1P, sin_BL1P = cos_BLP.unsqueeze(2), sin_BLP.unsqueeze(2)
-    first_BLNP, second_BLNP = x_BLNH.float().chunk(2, dim=-1)
-    turned_BLNH = torch.cat(
-        (first_BLNP * cos_BL1P - second_BLNP * sin_BL1P, second_BLNP * cos_BL1P + first_BLNP * sin_BL1P), dim=-1
-    )
+    return _Rotate.apply(x_BLNH, cos_BLH, sin_BLH)
+
+
+class _Rotate(torch.autograd.Function):
+    """Its gradient is the rotation back, rounded once; autograd would round each half's gradient before their sum."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BLNH: Tensor, cos_BLH: Tensor, sin_BLH: Tensor) -> Tensor:
+        ctx.save_for_backward(cos_BLH, sin_BLH)
+        return _turned(x_BLNH, cos_BLH, sin_BLH)
+
+    @staticmethod
+    def backward(ctx: Any, grad_BLNH: Tensor) -> tuple[Tensor, None, None]:
+        cos_BLH, sin_BLH = ctx.saved_tensors
+        return _turned(grad_BLNH, cos_BLH, -sin_BLH), None, None
+
+
+def _turned(x_BLNH: Tensor, cos_BLH: Tensor, sin_BLH: Tensor) -> Tensor:
+    # Whole heads, in x's own dtype: of heads that are split, XLA for TPU makes arrays half as wide as a vector, and
+    # reads and writes three times as much (docs/decisions.md).
+    other_BLNH = x_BLNH.roll(x_BLNH.shape[-1] // 2, dims=-1)
+    turned_BLNH = x_BLNH.float() * cos_BLH.unsqueeze(2) + other_BLNH.float() * sin_BLH.unsqueeze(2)
     return turned_BLNH.to(x_BLNH.dtype)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from wholestep.xla.chips import chip_lowered_for
 from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 
 aten = torch.ops.aten
@@ -59,6 +60,25 @@ def split_with_sizes(x: jax.Array, sizes: Sequence[int], dim: int = 0) -> list[j
 def cat(ctx: Context, tensors: Sequence[jax.Array], dim: int = 0) -> jax.Array:
     filled = [x for x in tensors if x.shape != (0,)] or tensors  # PyTorch lets an empty vector join anything
     return jnp.concatenate([x.astype(result_dtype(ctx)) for x in filled], dim)
+
+
+_LANES = 128  # of a TPU's vectors
+
+
+@lowers(aten.roll.default)
+def roll(x: jax.Array, shifts: Sequence[int], dims: Sequence[int] = ()) -> jax.Array:
+    """On TPUs, bf16 lanes are rolled by the matrix unit, exactly: XLA would cut vectors up and write the pieces to
+    memory. (There, one value that is not finite makes its vector NaN.)"""
+    if not dims:
+        return jnp.roll(x, shifts[0])
+    if _rolls_lanes(x, dims) and chip_lowered_for() is not None:
+        rolled = jnp.roll(jnp.eye(x.shape[-1], dtype=x.dtype), shifts[0], 1)
+        return lax.dot_general(x, rolled, (((x.ndim - 1,), (0,)), ((), ())))
+    return jnp.roll(x, tuple(shifts), tuple(dims))
+
+
+def _rolls_lanes(x: jax.Array, dims: Sequence[int]) -> bool:
+    return x.dtype == jnp.bfloat16 and [dim % x.ndim for dim in dims] == [x.ndim - 1] and x.shape[-1] <= _LANES
 
 
 @lowers(aten.stack.default)
