@@ -78,19 +78,15 @@ def test_kernels_are_those_that_match() -> None:
 
 
 def test_flags_are_those_of_the_chip_on_top_of_the_recipes_own() -> None:
-    hiding, sparse_core = "latency_hiding,async_all_gather", "sparsecore_offload"
+    most = "latency_hiding,async_all_gather,vmem_96m"
     assert choices(space(), "flags")[:4] == [
         (),
-        (f"flags={hiding}",),
-        (f"flags={hiding},{sparse_core}",),
-        (f"flags={hiding},{sparse_core},vmem_96m",),
+        (f"flags={most}",),
+        (f"flags={most},all_gather_fusion",),
+        (f"flags={most},sparsecore_offload",),
     ]
     assert choices(space("llama3_8b_v6e_8", "v6e:2x4"), "flags")[:2] == [(), ("flags=",)]
-    assert choices(space(topology="v5e:2x2"), "flags")[:3] == [
-        (),
-        (f"flags={hiding}",),
-        (f"flags={hiding},vmem_96m",),
-    ]
+    assert choices(space(topology="v5e:2x2"), "flags")[:2] == [(), (f"flags={most}",)]
 
 
 def test_flags_for_the_host_are_for_what_is_moved_there() -> None:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.status import Status
 
 from wholestep.cli.options import json_option, plan_options
+from wholestep.plan import units
 from wholestep.plan.flag_effects import effects, effects_view, sets_for
 from wholestep.plan.job import Job
 from wholestep.xla.flag_sets import SETS
@@ -43,9 +44,7 @@ def flags(
     with Status("", console=Console(stderr=True)) as status:
 
         def progress(what: str) -> Callable[[float, int], None]:
-            return lambda seconds, size: status.update(
-                f"compiling {what}: {seconds:.0f} s, {size / 2**30:.1f} GiB of this machine's memory"
-            )
+            return lambda seconds, size: status.update(f"compiling {what}: {units.compiling(seconds, size)}")
 
         found = effects(job, chosen, progress)
     if as_json:

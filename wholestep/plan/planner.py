@@ -12,7 +12,7 @@ from rich.status import Status
 from wholestep.errors import WholestepError
 from wholestep.pipeline import Recipe
 from wholestep.plan import findings as rules
-from wholestep.plan import time_model
+from wholestep.plan import time_model, units
 from wholestep.plan.compiled import Compiled
 from wholestep.plan.costs import Schedule, costs, walk
 from wholestep.plan.hlo import HBM, HOST
@@ -87,7 +87,7 @@ def plan_with_progress(job: Job, console: Console, remedies: bool = True) -> Rep
 
         def show(what: str) -> Callable[[float, int], None]:
             return lambda seconds, size: status.update(
-                f"compiling {what} for {job.topology}: {seconds:.0f} s, {size / 2**30:.1f} GiB of this machine's memory"
+                f"compiling {what} for {job.topology}: {units.compiling(seconds, size)}"
             )
 
         report = plan(job, compile_isolated(job, show(job.recipe)))

@@ -170,11 +170,12 @@ def _kernels(recipe: Recipe, fixed: set[str]) -> Iterator[Dimension]:
 
 
 def _flags(recipe: Recipe, chip: Chip) -> Dimension:
-    """None, and a handful of combinations on top of the recipe's own, each with more than the one before; and what is
-    made for traffic with the host."""
-    hiding = ("latency_hiding", "async_all_gather")
-    sparse_core = (*hiding, *_for_chip("sparsecore_offload", chip)[:1])
-    combinations = (hiding, sparse_core, (*sparse_core, *_for_chip("vmem_", chip)[:1]), (HOST_SET,))
+    """None, and a handful of combinations on top of the recipe's own: what wins most, larger tiles for products and
+    transfers beside them, with each way to run all-gathers beside computation; and what is made for traffic with the
+    host."""
+    most = ("latency_hiding", "async_all_gather", *_for_chip("vmem_", chip)[:1])
+    beside = ("all_gather_fusion",), tuple(_for_chip("sparsecore_offload", chip)[:1])
+    combinations = (most, *((*most, *names) for names in beside), (HOST_SET,))
     choices: list[Choice] = [(), ("flags=",)] if recipe.flags else [()]
     for names in dict.fromkeys(combinations):
         flags = (*recipe.flags, *(name for name in names if name not in recipe.flags))

@@ -36,7 +36,7 @@ class Display:
 
         def show(seconds: float, size: int) -> None:
             passed = f"{_minutes(time.monotonic() - self._began)} of {_minutes(self._budget)}"
-            now = f"{seconds:.0f} s, {units.gib(size)} of this machine's memory"
+            now = units.compiling(seconds, size)
             self._status.update(Text(f"{passed}, {self._count} tried{self._best}; compiling {what}: {now}"))
 
         show(0.0, 0)

@@ -51,3 +51,8 @@ def _three_digits(value: float) -> str:
     digits = max(0, 3 - len(str(int(abs(value)))))
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if digits else text
+
+
+def compiling(taken: float, size: int) -> str:
+    """How far a compilation is: what it took of time and of this machine's memory."""
+    return f"{taken:.0f} s, {gib(size)} of this machine's memory"
