@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,16 @@ def test_the_first_of_two_that_fill_at_once_wins() -> None:
     folder = cached_directory("kind", "key", first)
     assert (folder / "who").read_text() == "second"
     assert [path.name for path in folder.parent.iterdir()] == ["key"]
+
+
+def test_what_a_killed_process_left_goes_and_what_another_fills_stays(cache: Path) -> None:
+    left, filling, other = (cache / "kind" / name for name in ("key.left", "key.filling", "key2.left"))
+    for folder in (left, filling, other):
+        folder.mkdir(parents=True)
+    for folder in (left, other):
+        os.utime(folder, (0, 0))
+    cached_directory("kind", "key", lambda _: None)
+    assert sorted(path.name for path in (cache / "kind").iterdir()) == ["key", "key.filling", "key2.left"]
 
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

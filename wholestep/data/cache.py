@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +16,8 @@ from wholestep.errors import DataError
 SMALL_FILE_BYTES = 8 * 2**20
 SAMPLE_BYTES = 64 * 2**10
 SAMPLES = 16
+# Longer than anything takes to be derived.
+_ABANDONED_SECONDS = 24 * 3600
 
 
 def cache_root() -> Path:
@@ -31,6 +35,7 @@ def cached_directory(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
     final = cache_root() / kind / key
     if final.is_dir():
         return final
+    _sweep(final)
     partial = final.with_name(f"{key}.{uuid.uuid4().hex}")
     try:
         partial.mkdir(parents=True)
@@ -45,6 +50,14 @@ def cached_directory(kind: str, key: str, fill: Callable[[Path], None]) -> Path:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return final
+
+
+def _sweep(final: Path) -> None:
+    """Remove what processes that were killed left of this folder."""
+    for partial in final.parent.glob(f"{final.name}.*"):
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            if time.time() - partial.stat().st_mtime > _ABANDONED_SECONDS:
+                shutil.rmtree(partial, ignore_errors=True)
 
 
 def digest(*parts: str) -> str:
