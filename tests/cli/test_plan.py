@@ -38,6 +38,11 @@ def test_a_small_recipe_is_planned(capsys, tmp_path: Path) -> None:
     exposed = [finding["where"] for finding in report["findings"] if finding["kind"] == "exposed collective"]
     assert any("layers.*.feed_forward.up_proj (feed_forward.py:52)" in where for where in exposed)
     assert "<svg" in page.read_text()
+    (entry,) = (folder for folder in (cache / "plans").iterdir())
+    for damage in (lambda: (entry / "hlo.gz").write_bytes(b"junk"), lambda: (entry / "facts.json").write_text("{}")):
+        damage()
+        code, again, _ = run_cli(capsys, *DEBUG, "--json")
+        assert code == 0 and json.loads(again)["memory"] == report["memory"], "what is damaged is compiled again"
 
 
 def test_a_report_as_text_and_two_side_by_side(capsys, monkeypatch) -> None:
@@ -78,6 +83,12 @@ def test_what_does_not_fit_comes_with_settings_that_were_compiled(capsys, monkey
 def test_what_is_wrong_is_said_in_one_line(capsys, words: tuple[str, ...], message: str) -> None:
     code, _, error = run_cli(capsys, "plan", *words)
     assert code == 2 and message in error and error.count("\n") == 1
+
+
+def test_a_page_that_cannot_be_written_is_said_before_anything_is_compiled(capsys, tmp_path: Path) -> None:
+    page = tmp_path / "nowhere" / "plan.html"
+    code, out, error = run_cli(capsys, *DEBUG, "--html", str(page))
+    assert code == 2 and not out and f"--html {page}" in error and error.count("\n") == 1
 
 
 def test_without_libtpu_it_says_what_to_install(capsys, monkeypatch) -> None:

@@ -31,6 +31,7 @@ metadata={{op_name="state[\\'parameter/layers.0:2:1.up.weight\\']"}}
         %loop = (bf16[2,8,99]{{2,1,0}}) while(%t), condition=%goes_on, body=%body
         %whole = bf16[64,32]{{1,0}} fusion(%w), kind=kLoop, calls=%inside
         %other = bf16[7,7]{{1,0}} all-gather(%x), {scope.format("_c10d.all_gather")}
+        %joined.1 = f32[64,32]{{1,0}} all-gather(%x)
         %dw = f32[64,32]{{0,1}} fusion(%w), kind=kOutput, calls=%inside
         %part = f32[5,5]{{0,1}} fusion(%w), kind=kOutput, calls=%inside, {scope.format("_c10d.reduce_scatter")}
         %shard = f32[1,16,32]{{2,1,0}} fusion(%w), kind=kLoop, calls=%inside
@@ -52,6 +53,7 @@ metadata={{op_name="state[\\'parameter/layers.0:2:1.up.weight\\']"}}
         "part": (3000, 30, 5, 6),
         "tmp": (3100, 5, 6, 6),
         "shard": (0, 50, 7, 7),
+        "joined.1": (60, 5, 8, 8),
     }
     placed = tuple(
         Placed(name, "{0}" if name in ("loop", "b") else "{}", size, offset, first, last, shapes[name].strip("()"))
@@ -73,6 +75,7 @@ metadata={{op_name="state[\\'parameter/layers.0:2:1.up.weight\\']"}}
         ("part", "gradients"),
         ("tmp", "temporaries"),
         ("shard", "gradients"),
+        ("joined.1", "gathered weights"),
     ],
 )
 def test_what_a_buffer_is_for(name: str, kind: Kind) -> None:

@@ -90,7 +90,7 @@ def test_it_finds_the_best_of_a_space_whose_groups_do_not_depend_on_each_other(t
     tuned, said = search(found, compiler, tmp_path)
     assert tuned.stopped == ""
     assert set(tuned.settings) == {
-        "mesh.fsdp=4", "batch_size=24", "flags=latency_hiding,async_all_gather,sparsecore_offload,vmem_96m"
+        "mesh.fsdp=4", "batch_size=24", "flags=latency_hiding,async_all_gather,vmem_96m,all_gather_fusion"
     }  # fmt: skip
     assert tuned.best.speed == max(trial.speed for trial in tuned.trials)
     assert len(compiler.compiled) < found.size / 5

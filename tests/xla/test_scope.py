@@ -49,9 +49,10 @@ def test_a_scope_is_read_back(made: fx.Node, name: str, expected: Origin) -> Non
         ("jit(run)/shard_map/while/body/add", Origin()),
         ("jit(f)/layers.31/while/body/layers.0.up[a.py,1,aten.mm]/dot", Origin("layers.0.up", "a.py:1", "aten.mm")),
         ("jit(f)/outer[a.py,1,loop]/while/inner[b.py,2,aten.mm]/dot", Origin("inner", "b.py:2", "aten.mm")),
+        ("jit(f)/b.3[,,call]/b.0.up[b.py,2,aten.mm]/dot", Origin("b.0.up", "b.py:2", "aten.mm", shared=True)),
         ("jit(f)/transpose(jvp(up[a.py,1,aten.mm]))/dot", Origin("up", "a.py:1", "aten.mm")),
     ],
-    ids=["empty", "none", "in a loop", "the innermost counts", "differentiated"],
+    ids=["empty", "none", "in a loop", "the innermost counts", "shared", "differentiated"],
 )
 def test_the_innermost_scope_counts(op_name: str, expected: Origin) -> None:
     assert origin(op_name) == expected

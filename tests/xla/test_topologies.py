@@ -75,7 +75,15 @@ def test_neighbours_in_a_mesh_are_neighbours_on_the_torus() -> None:
         ("v6:2x2", Mesh(fsdp=4), 1, "no chip 'v6'; chips are v4, v5e, v5p, v6e, tpu7x; did you mean 'v6e'"),
         ("v6e", Mesh(fsdp=4), 1, "'v6e' is not a chip and a torus, as in v6e:2x4"),
         ("v6e:2xx", Mesh(fsdp=4), 1, "'v6e:2xx' is not a chip and a torus"),
-        ("v6e:3x5", Mesh(fsdp=15), 1, "topology 'v6e:3x5': .*\"v6e:3x5\" is not divisible"),
+        (
+            "v6e:3x5",
+            Mesh(fsdp=15),
+            1,
+            "topology 'v6e:3x5': libtpu knows no such torus, as it knows v6e:2x2, .*divisible",
+        ),
+        ("v6e:2x2x2", Mesh(fsdp=8), 1, "the links of v6e form a torus of two dimensions, as in v6e:16x16"),
+        ("v6e:32x32", Mesh(fsdp=1024), 1, "a slice of v6e has 1 to 256 chips, not 1,024"),
+        ("v6e:0x2", Mesh(fsdp=4), 1, "a slice of v6e has 1 to 256 chips, not 0"),
         ("v6e:2x2", Mesh(fsdp=4), 0, "0 slices of v6e:2x2: at least 1"),
     ],
 )

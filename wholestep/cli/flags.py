@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 
 import click
 from rich.console import Console
-from rich.status import Status
 
 from wholestep.cli.options import json_option, plan_options
-from wholestep.plan import units
 from wholestep.plan.flag_effects import effects, effects_view, sets_for
 from wholestep.plan.job import Job
+from wholestep.plan.progress import compiling
 from wholestep.xla.flag_sets import SETS
 from wholestep.xla.known_flags import ALL_CHIPS, FLAGS
 
@@ -41,12 +39,8 @@ def flags(
         return
     job = Job.of(recipe, topology, slices, overrides=overrides, flags=flags, layers=layers)
     chosen = sets_for(job.topology, [name.strip() for name in sets.split(",") if name.strip()])
-    with Status("", console=Console(stderr=True)) as status:
-
-        def progress(what: str) -> Callable[[float, int], None]:
-            return lambda seconds, size: status.update(f"compiling {what}: {units.compiling(seconds, size)}")
-
-        found = effects(job, chosen, progress)
+    with compiling(Console(stderr=True)) as show:
+        found = effects(job, chosen, show)
     if as_json:
         click.echo(json.dumps([dataclasses.asdict(each) for each in found]))
     else:

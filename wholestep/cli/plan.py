@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
 from rich.console import Console
 
 from wholestep.cli.options import json_option, plan_options
+from wholestep.errors import ConfigError
 from wholestep.plan.compare import comparison_view
 from wholestep.plan.job import Job
 from wholestep.plan.page import write_page
@@ -36,6 +38,8 @@ def plan(
 ) -> None:
     """Compile RECIPE's training step for TPUs that are not here; say whether it fits, how fast it is, what it waits
     for. The figures are predicted from the compiled program."""
+    if html is not None and not os.access(html.parent, os.W_OK):
+        raise ConfigError(f"--html {html}: nothing can be written in the folder {html.parent}")
     jobs = [
         Job.of(name, topology, slices, overrides=overrides, flags=flags, layers=layers)
         for name in (recipe, against)
@@ -45,12 +49,11 @@ def plan(
         job.build()
     progress = Console(stderr=True)
     reports = [plan_with_progress(job, progress, remedies=against is None) for job in jobs]
-    if html is not None:
-        write_page(reports[0], html)
     if as_json:
         whole = reports[0].to_dict()
         click.echo(json.dumps({**whole, "against": reports[1].to_dict()} if against else whole))
     else:
         Console().print(comparison_view(*reports) if against else report_view(reports[0]))
-        if html is not None:
-            click.echo(f"the page is {html}")
+    if html is not None:
+        write_page(reports[0], html)
+        progress.print(f"the page of {recipe} is {html}", highlight=False, markup=False, soft_wrap=True)

@@ -85,6 +85,6 @@ def _sums(report: Report) -> tuple[dict[str, int], dict[str, float]]:
 
 
 def _only(one: Report, other: Report) -> list[Finding]:
-    """Findings of a rule at a place where the other report has none of that rule."""
-    known = {(finding.kind, finding.where) for finding in other.findings}
-    return [finding for finding in one.findings if (finding.kind, finding.where) not in known]
+    """Findings that the other report has not, wherever it has them and whatever they cost."""
+    known = {(finding.kind, finding.what) for finding in other.findings}
+    return [finding for finding in one.findings if (finding.kind, finding.what) not in known]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import platform
+import shutil
 import tempfile
 import time
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +33,9 @@ from wholestep.xla.scope import origin, scope
 
 _FORMAT = 2
 """Of what is kept in the cache; another one's is not found."""
+_FACTS = {
+    "memory_analysis", "compile_seconds", "available", "versions", "options", "kernels", "flops", "notes"
+}  # fmt: skip
 _DUMPED = {"buffers": "buffer-assignment", "ranges": "live-range"}
 
 
@@ -62,6 +67,15 @@ class Compiled:
         capture."""
         facts: dict[str, Any] = json.loads((self.directory / "facts.json").read_text())
         return facts
+
+    def is_whole(self) -> bool:
+        """Whether all of it can be read, as far as its form goes; disks fill and files are touched."""
+        try:
+            for name in ("hlo", *_DUMPED):
+                self._text(name)
+            return self.facts.keys() >= _FACTS
+        except (OSError, EOFError, zlib.error, ValueError):
+            return False
 
     def _text(self, name: str) -> str:
         return gzip.decompress((self.directory / f"{name}.gz").read_bytes()).decode()
@@ -97,6 +111,10 @@ def compile_job(job: Job) -> Compiled:
         }
         (directory / "facts.json").write_text(json.dumps(facts))
 
+    compiled = Compiled(cached_directory("plans", key, fill))
+    if compiled.is_whole():
+        return compiled
+    shutil.rmtree(compiled.directory)
     return Compiled(cached_directory("plans", key, fill))
 
 

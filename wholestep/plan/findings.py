@@ -100,7 +100,7 @@ def fp32_matmuls(facts: Facts) -> Iterator[Finding]:
         "fp32 matmul",
         "products of fp32 arrays take several passes of the matrix unit",
         found,
-        "precision.gather=bfloat16, or a cast of both factors in the module",
+        "--set precision.gather=bfloat16, or a cast of both factors in the module",
     )
 
 
@@ -115,7 +115,7 @@ def merged_recomputation(facts: Facts) -> Iterator[Finding]:
             "computed again was merged with the first time, so its memory is not freed",
             where=(),
             seconds=0.0,
-            mend="layers.execution=loop",
+            mend="--set layers.execution=loop",
         )
 
 
@@ -170,20 +170,23 @@ def place(cost: Cost, times: int) -> str:
 
 
 def module_name(cost: Cost, times: int) -> str:
-    """`layers.*.attention.q_proj`; the operator's or the instruction's name where the module is unknown. A loop's body
-    is that of all its layers."""
-    module = re.sub(r"\.\d+(?=\.|$)", ".*", cost.origin.module, count=1) if times > 1 else cost.origin.module
+    """`layers.*.attention.q_proj`; the operator's or the instruction's name where the module is unknown. The body of a
+    loop, or of layers that are laid out alike, is that of all of them."""
+    several = times > 1 or cost.origin.shared
+    module = re.sub(r"\.\d+(?=\.|$)", ".*", cost.origin.module, count=1) if several else cost.origin.module
     return module or (f"optimizer or loss, {cost.origin.operator}" if cost.origin.operator else cost.instruction.name)
 
 
 def _sets(facts: Facts, *names: str) -> str:
-    """The sets among these that are for the chip and were not given, as a setting."""
+    """The sets among these that change something on the chip and were not given, as an option."""
     fitting = [
         name
         for name in names
-        if facts.chip.name in SETS[name].chips and not SETS[name].values.items() <= facts.options.items()
+        if facts.chip.name in SETS[name].chips
+        and facts.chip.name not in SETS[name].anyway
+        and not SETS[name].values.items() <= facts.options.items()
     ]
-    return f"flags={','.join(fitting)}" if fitting else ""
+    return f"--flag {','.join(fitting)}" if fitting else ""
 
 
 def _is_fp32(module: Module, cost: Cost) -> bool:

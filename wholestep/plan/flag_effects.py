@@ -14,6 +14,7 @@ from wholestep.plan import units
 from wholestep.plan.isolated import compile_isolated
 from wholestep.plan.job import Job
 from wholestep.plan.planner import plan
+from wholestep.plan.progress import Show
 from wholestep.plan.report import Report
 from wholestep.plan.show import plain_table
 from wholestep.xla.flag_sets import SETS
@@ -99,7 +100,7 @@ def sets_for(topology: str, chosen: Sequence[str]) -> tuple[str, ...]:
 def effects(
     job: Job,
     sets: Sequence[str],
-    progress: Callable[[str], Callable[[float, int], None]],
+    progress: Show,
     measure: Callable[[Job, Callable[[float, int], None]], Report] = read,
 ) -> tuple[Effect | Failure, ...]:
     """The program without a set, then with each on top of the job's own flags.

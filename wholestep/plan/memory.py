@@ -78,13 +78,15 @@ class MemoryReader:
             return "temporaries"
         dims, dtype = _dims(array[0].dims), array[0].dtype
         operator = self._origin(placed.instruction).operator
-        if "all_gather" in operator:
+        made_by = self._instructions.get(placed.instruction)
+        # The compiler joins collectives into some that have no name of ours.
+        operation = "" if made_by is None else f"{made_by.opcode} {made_by.name}".replace("-", "_")
+        if "all_gather" in operator or "all_gather" in operation:
             return "gathered weights"
-        if "reduce_scatter" in operator:
+        if "reduce_scatter" in operator or "reduce_scatter" in operation:
             return "gradients"
         if dims in self._weights:
             return "gradients" if dtype == "f32" else "gathered weights"
-        made_by = self._instructions.get(placed.instruction)
         if made_by is not None and (made_by.opcode == "while" or placed.instruction in self._carried):
             return "activations"
         return "temporaries"

@@ -42,7 +42,7 @@ def parts(report: Report) -> dict[str, Html]:
         "title": join([f"{report.recipe} on {report.topology}"]),
         "tiles": _tiles(report),
         "time_bar": _bar([(work, time, units.seconds(time)) for work, time in report.speed.terms.items()]),
-        "memory_bar": _bar([(kind, size, units.gib(size)) for kind, size in report.memory.by_kind.items()]),
+        "memory_bar": _bar([(kind, size, units.gib(size)) for kind, size in units.at_the_peak(report.memory)]),
         "totals": _totals(report),
         "count": Html(len(report.findings)),
         "findings": join(map(_finding, report.findings)) or element("p", "None.", class_="quiet"),
@@ -111,10 +111,9 @@ def swatch(name: str) -> Html:
 
 def _totals(report: Report) -> Html:
     speed = report.speed
-    again = speed.hardware_flops - speed.model_flops
     pairs = [
         ("hardware FLOPs", units.flops(speed.hardware_flops)),
-        ("of them computed again", units.share(again, speed.hardware_flops)),
+        ("the model's own", units.flops(speed.model_flops)),
         ("HBM traffic", units.gib(speed.hbm_bytes)),
         ("host traffic", units.gib(speed.host_bytes)),
         ("host memory", units.gib(report.memory.host)),

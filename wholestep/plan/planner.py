@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
-from rich.status import Status
 
 from wholestep.errors import WholestepError
 from wholestep.pipeline import Recipe
 from wholestep.plan import findings as rules
-from wholestep.plan import time_model, units
+from wholestep.plan import time_model
 from wholestep.plan.compiled import Compiled
 from wholestep.plan.costs import Schedule, costs, walk
 from wholestep.plan.hlo import HBM, HOST
 from wholestep.plan.isolated import compile_isolated
 from wholestep.plan.job import Job
 from wholestep.plan.memory import MemoryReader
+from wholestep.plan.progress import compiling
 from wholestep.plan.remedies import remedies_of
 from wholestep.plan.report import Finding, Operator, Remedy, Report, Speed, Traffic, Work
 from wholestep.plan.schedule import Timeline, timeline
@@ -83,14 +83,8 @@ def plan_with_progress(job: Job, console: Console, remedies: bool = True) -> Rep
     Raises:
         WholestepError: as of `compile_isolated`.
     """
-    with Status(f"compiling {job.recipe} for {job.topology}", console=console) as status:
-
-        def show(what: str) -> Callable[[float, int], None]:
-            return lambda seconds, size: status.update(
-                f"compiling {what} for {job.topology}: {units.compiling(seconds, size)}"
-            )
-
-        report = plan(job, compile_isolated(job, show(job.recipe)))
+    with compiling(console) as show:
+        report = plan(job, compile_isolated(job, show(f"{job.recipe} for {job.topology}")))
         if report.memory.fits or not remedies:
             return report
         tried = []

@@ -81,10 +81,9 @@ def _fits(report: Report) -> Iterable[RenderableType]:
                 for it in report.remedies
             ),
         )
-    parts = [*_descending(memory.by_kind.items()), ("between buffers", memory.needed - sum(memory.by_kind.values()))]
     yield plain_table(
         {"at the peak": False, "size": True, "share": True},
-        ((kind, units.gib(size), units.share(size, memory.needed)) for kind, size in parts),
+        ((kind, units.gib(size), units.share(size, memory.needed)) for kind, size in units.at_the_peak(memory)),
     )
     yield plain_table(
         {"largest": True, "kind": False, "module": False, "line": False, "shape": False},
@@ -101,7 +100,7 @@ def _how_fast(report: Report) -> Iterable[RenderableType]:
         f"{speed.tokens_per_second_per_chip:,.0f} tokens/s/chip, bound by {speed.bound_by}",
     )
     yield Text(
-        f"a device computes {units.flops(speed.hardware_flops)}, {units.flops(speed.model_flops)} of them the model's; "
+        f"a device computes {units.flops(speed.hardware_flops)}; the model's own are {units.flops(speed.model_flops)}; "
         f"it moves {units.gib(speed.hbm_bytes)} to and from HBM, "
         f"{units.gib(speed.host_bytes)} to and from the host"
     )

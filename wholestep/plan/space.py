@@ -176,8 +176,9 @@ def _flags(recipe: Recipe, chip: Chip) -> Dimension:
     most = ("latency_hiding", "async_all_gather", *_for_chip("vmem_", chip)[:1])
     beside = ("all_gather_fusion",), tuple(_for_chip("sparsecore_offload", chip)[:1])
     combinations = (most, *((*most, *names) for names in beside), (HOST_SET,))
+    useful = (tuple(name for name in names if chip.name not in SETS[name].anyway) for names in combinations)
     choices: list[Choice] = [(), ("flags=",)] if recipe.flags else [()]
-    for names in dict.fromkeys(combinations):
+    for names in dict.fromkeys(useful):
         flags = (*recipe.flags, *(name for name in names if name not in recipe.flags))
         if flags != recipe.flags and _allowed(flags, chip):
             choices.append((f"flags={','.join(flags)}",))

@@ -141,8 +141,10 @@ def _counts(tuned: Tuned) -> str:
 
 def _gain(tuned: Tuned) -> str:
     assert tuned.best is not None
-    if tuned.own is None or not tuned.own.fits:
-        return "the recipe as it is does not fit"
+    if tuned.own is None:
+        return "the recipe as it is was not tried"
+    if not tuned.own.fits:
+        return f"the recipe as it is {'does not fit' if tuned.own.too_large else f'failed: {tuned.own.error}'}"
     if tuned.best is tuned.own:
         return "nothing tried is faster than the recipe as it is"
     return f"{tuned.best.speed / tuned.own.speed:.2f} times the tokens/s/chip of the recipe as it is"

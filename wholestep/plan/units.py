@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wholestep.plan.report import Report
+from wholestep.plan.report import Memory, Report
 
 
 def topology(report: Report) -> str:
@@ -15,6 +15,12 @@ def shallow_note(report: Report) -> str:
     if report.layers >= report.whole_layers:
         return ""
     return f"All figures are of {report.layers} of {report.whole_layers} layers: a shallow copy was compiled."
+
+
+def at_the_peak(memory: Memory) -> list[tuple[str, int]]:
+    """What makes up the memory that is needed, the largest first, and last what lies between buffers."""
+    by_kind = sorted(memory.by_kind.items(), key=lambda each: -each[1])
+    return [*by_kind, ("between buffers", memory.needed - sum(memory.by_kind.values()))]
 
 
 def gib(size: float) -> str:

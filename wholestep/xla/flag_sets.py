@@ -17,12 +17,14 @@ class FlagSet:
         purpose: what it is for.
         values: the flags, and what they are set to.
         chips: those it is for.
+        anyway: those among them on which it changed nothing in compiled programs: the compiler does it by itself.
     """
 
     name: str
     purpose: str
     values: Mapping[str, str]
     chips: tuple[str, ...] = ALL_CHIPS
+    anyway: tuple[str, ...] = ()
 
 
 _OFFLOAD = "xla_tpu_enable_sparse_core_collective_offload_"
@@ -36,6 +38,7 @@ SETS = {
             name="latency_hiding",
             purpose="transfers beside computation, scheduled again where memory did not suffice",
             values={"xla_tpu_enable_latency_hiding_scheduler": "true", "xla_latency_hiding_scheduler_rerun": "2"},
+            anyway=("tpu7x",),
         ),
         FlagSet(
             name="layer_scheduler",
@@ -114,6 +117,7 @@ SETS = {
                 f"{_FUSION}_fuse_all_gather": "false",
             },
             chips=SPARSE_CORE_CHIPS,
+            anyway=("tpu7x",),
         ),
         FlagSet(
             name="sparsecore_queuing",

@@ -20,11 +20,13 @@ class Origin:
     module: path of the module; empty for what belongs to none.
     line: `attention.py:171`; empty if unknown.
     operator: `aten.mm`; empty if unknown.
+    shared: whether this is in a body that modules which are alike share, and the path is that of the first of them.
     """
 
     module: str = ""
     line: str = ""
     operator: str = ""
+    shared: bool = False
 
 
 def scope(node: fx.Node) -> str:
@@ -41,4 +43,5 @@ def origin(op_name: str) -> Origin:
     if not found:
         return Origin()
     module, file, number, operator = found[-1]
-    return Origin(module, f"{file}:{number}" if file else "", operator)
+    shared = any(outer[3] == "call" for outer in found[:-1])
+    return Origin(module, f"{file}:{number}" if file else "", operator, shared)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 
@@ -41,7 +42,10 @@ def topology_mesh(name: str, mesh: Mesh, slices: int = 1) -> jax.sharding.Mesh:
             platform="tpu", topology_name=name, num_slices=slices, chip_config_name=chip.layout
         ).devices
     except jax.errors.JaxRuntimeError as error:
-        raise ConfigError(f"topology {name!r}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(
+            f"topology {name!r}: libtpu knows no such torus, as it knows {', '.join(chip.topologies)} "
+            f"({str(error).splitlines()[0]})"
+        ) from error
     if len(devices) != mesh.size:
         per_chip = f" ({chip.devices} on a chip)" if chip.devices > 1 else ""
         each = f" in {slices} slices" if slices > 1 else ""
@@ -60,6 +64,7 @@ def topology_chip(name: str) -> Chip:
     match = re.fullmatch(r"([^:]+):\d+x\d+(x\d+)?", name)
     if match is None:
         raise ConfigError(f"topology {name!r} is not a chip and a torus, as in v6e:2x4 or tpu7x:4x4x8")
+    torus = [int(size) for size in name.partition(":")[2].split("x")]
     known = {chip.name: chip for chip in CHIPS}
     if match[1] in {chip.name for chip in ANNOUNCED}:
         raise ConfigError(
@@ -69,7 +74,16 @@ def topology_chip(name: str) -> Chip:
         raise ConfigError(
             f"topology {name!r}: no chip {match[1]!r}; chips are {', '.join(known)}{nearest(match[1], known)}"
         )
-    return known[match[1]]
+    chip = known[match[1]]
+    if chip.torus_dimensions == 2 and math.prod(torus[2:]) > 1:
+        raise ConfigError(
+            f"topology {name!r}: the links of {chip.name} form a torus of two dimensions, as in {chip.topologies[-1]}"
+        )
+    if not 0 < math.prod(torus) <= chip.pod_chips:
+        raise ConfigError(
+            f"topology {name!r}: a slice of {chip.name} has 1 to {chip.pod_chips:,} chips, not {math.prod(torus):,}"
+        )
+    return chip
 
 
 def _describe_host(accelerator: str) -> None:
