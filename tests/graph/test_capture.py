@@ -203,6 +203,8 @@ def test_what_belongs_to_no_module_has_a_line_too() -> None:
     square = line(weighted_squares, ".square()")
     assert {node.meta["line"] for node in calls(step.module, "aten.pow") if not node.meta["module"]} >= {square}
     assert {node.meta["line"].partition(":")[0] for node in calls(step.module, "aten.sqrt")} >= {"optimizer.py"}
+    everywhere = [node for module in graphs(step.module) for node in module.graph.nodes]
+    assert not {node.meta["line"] for node in everywhere if node.meta.get("line", "").startswith("capture.py")}
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])

@@ -53,7 +53,7 @@ metadata={{op_name="state[\\'parameter/layers.0:2:1.up.weight\\']"}}
         "part": (3000, 30, 5, 6),
         "tmp": (3100, 5, 6, 6),
         "shard": (0, 50, 7, 7),
-        "joined.1": (60, 5, 8, 8),
+        "joined.1": (60, 5, 7, 7),
     }
     placed = tuple(
         Placed(name, "{0}" if name in ("loop", "b") else "{}", size, offset, first, last, shapes[name].strip("()"))
@@ -120,7 +120,7 @@ def test_the_peak_is_where_most_is_in_use() -> None:
         (2.0, 1000 + 400 + 70 + 800),
         (5.0, 1000 + 70 + 800 + 30),
         (5.0, 30 + 5),
-        (5.0, 50),
+        (5.0, 50 + 5),
         (5.0, 0),
     ]
 

@@ -36,10 +36,16 @@ from wholestep.graph.writes import remove_writes
 
 aten = torch.ops.aten
 
-# What calls operators on behalf of the lines that are looked for: PyTorch, and the rooms that shard and lower.
+# What calls operators on behalf of the lines that are looked for: PyTorch, capture, and the rooms that shard and lower.
+_HERE = Path(__file__).parents[1]
 _MACHINERY = tuple(
-    f"{folder}{os.sep}"
-    for folder in (Path(torch.__file__).parent, *(Path(__file__).parents[1] / room for room in ("parallel", "xla")))
+    str(path) + ending
+    for path, ending in (
+        (Path(torch.__file__).parent, os.sep),
+        (_HERE / "parallel", os.sep),
+        (_HERE / "xla", os.sep),
+        (_HERE / "graph" / "capture.py", ""),
+    )
 )
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and

@@ -71,9 +71,7 @@ class Compiled:
     def is_whole(self) -> bool:
         """Whether all of it can be read, as far as its form goes; disks fill and files are touched."""
         try:
-            for name in ("hlo", *_DUMPED):
-                self._text(name)
-            return self.facts.keys() >= _FACTS
+            return all(self._text(name) for name in ("hlo", *_DUMPED)) and self.facts.keys() >= _FACTS
         except (OSError, EOFError, zlib.error, ValueError):
             return False
 
