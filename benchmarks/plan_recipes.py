@@ -18,6 +18,7 @@ from typing import Any
 from rich.console import Console
 
 from wholestep.errors import WholestepError
+from wholestep.kernels import turned_on
 from wholestep.plan import units
 from wholestep.plan.job import Job
 from wholestep.plan.planner import plan_with_progress
@@ -60,11 +61,17 @@ def page(entry: Entry, plan: Plan) -> str:
 
 def _head(entry: Entry, plan: Plan) -> Iterator[str]:
     docstring = " ".join((entry.function.__doc__ or "").split())
+    why = " ".join((sys.modules[entry.function.__module__].__doc__ or "").split())
+    recipe = entry.function()
+    rules = f", but for {', '.join(f'`{rule}`' for rule in recipe.layers.rules)}" if recipe.layers.rules else ""
     slices = f"{plan['slices']} slices of {plan['topology']}" if plan["slices"] > 1 else plan["topology"]
     versions = ", ".join(f"{name} {version}" for name, version in plan["versions"].items())
-    yield from (f"# {entry.name}", "", docstring, "")
+    yield from (f"# {entry.name}", "", docstring, "", why, "")
     yield f"{slices}: {plan['chips']:,} chips, {plan['devices']:,} devices, mesh `{plan['mesh']}`."
-    yield f"Settings: `wholestep recipes show {entry.name}`. Flags: {_flags(plan)}."
+    yield f"{recipe.batch_size:,} rows of {recipe.sequence_length:,} tokens a step;"
+    yield f"`layers.keep={recipe.layers.keep}`{rules};"
+    yield f"kernels {', '.join(f'`{kernel}`' for kernel in turned_on(recipe)) or 'none'}. All settings:"
+    yield f"`wholestep recipes show {entry.name}`. Flags: {_flags(plan)}."
     yield from ("", f"Predicted from the compiled program by `wholestep plan {entry.name}`; nothing ran. {versions};")
     yield f"compiled in {plan['compile_seconds']:.0f} s."
 

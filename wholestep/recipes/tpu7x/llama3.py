@@ -1,4 +1,8 @@
-"""Llama 3 on TPU7x."""
+"""Llama 3 on TPU7x.
+
+The backward pass finds attention's result and what enters it kept where there is room, which saves computing both
+again; 405B keeps the layers' inputs alone, at one row a device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Qwen3's dense models on TPU7x."""
+"""Qwen3's dense models on TPU7x. The backward pass finds attention's result and what enters it kept."""
 
 from __future__ import annotations
 
