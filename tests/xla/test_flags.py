@@ -86,6 +86,7 @@ def test_a_cpu_takes_none() -> None:
         (["tpu_rwb_fusion=true"], "v6e", "no flag 'tpu_rwb_fusion'; did you mean 'xla_tpu_rwb_fusion'"),
         (["xla_tpu_rwb_fusion=auto"], "v6e", "xla_tpu_rwb_fusion takes true, false, not 'auto'"),
         (["xla_tpu_scoped_vmem_limit_kib=96MiB"], "v6e", "takes an integer, not '96MiB'"),
+        (["vmem_96m=true"], "v6e", "vmem_96m is a set of flags: name it without a value"),
         (["vmem_96m"], "tpu7x", "vmem_96m is for v5e, v6e, not for tpu7x"),
         ([f"{OFFLOAD}=true"], "v5e", f"{OFFLOAD} is for v5p, v6e, tpu7x, not for v5e"),
         (

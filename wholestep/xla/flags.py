@@ -69,6 +69,8 @@ def _set(name: str, chip: Chip) -> FlagSet:
 
 def _checked(name: str, value: str, chip: Chip) -> str:
     """The value as the compiler reads it."""
+    if name in SETS:
+        raise ConfigError(f"flags: {name} is a set of flags: name it without a value")
     if name not in FLAGS:
         if name.startswith(("xla_", "megascale_")):
             return value
