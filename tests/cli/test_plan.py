@@ -13,7 +13,6 @@ from cli.command import run_cli
 from plan import reports
 
 from wholestep.config.override import apply
-from wholestep.data.cache import cache_root
 from wholestep.plan import remedies
 from wholestep.recipes.registry import find
 
@@ -22,7 +21,8 @@ SMALL = ("--topology", "v6e:2x2", "--set", "layers.execution=loop", "--layers", 
 DEBUG = ("plan", "llama3_debug", *SMALL)
 
 
-def test_a_small_recipe_is_planned(capsys, tmp_path: Path) -> None:
+def test_a_small_recipe_is_planned(capsys, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WHOLESTEP_CACHE", str(tmp_path / "cache"))
     page = tmp_path / "plan.html"
     code, out, _ = run_cli(capsys, *DEBUG, "--json", "--html", str(page))
     assert code == 0
@@ -39,7 +39,7 @@ def test_a_small_recipe_is_planned(capsys, tmp_path: Path) -> None:
     exposed = [finding["where"] for finding in report["findings"] if finding["kind"] == "exposed collective"]
     assert any("layers.*.feed_forward.up_proj (feed_forward.py:52)" in where for where in exposed)
     assert "<svg" in page.read_text()
-    (entry,) = (cache_root() / "plans").iterdir()
+    (entry,) = (tmp_path / "cache" / "plans").iterdir()
     (entry / "hlo.gz").write_bytes(b"junk")
     code, again, _ = run_cli(capsys, *DEBUG, "--json")
     assert code == 0 and json.loads(again)["memory"] == report["memory"], "what is damaged is compiled again"
