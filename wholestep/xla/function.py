@@ -1,4 +1,4 @@
-"""A traced graph as one jitted JAX function, outside of any step: what an operator, a recording or a compiled module is."""
+"""A traced graph as one jitted JAX function, outside of any step: an operator, a recording, a compiled module."""
 
 from __future__ import annotations
 
