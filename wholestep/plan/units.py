@@ -19,8 +19,7 @@ def shallow_note(report: Report) -> str:
 
 def at_the_peak(memory: Memory) -> list[tuple[str, int]]:
     """What makes up the memory that is needed, the largest first, and last what lies between buffers."""
-    by_kind = sorted(memory.by_kind.items(), key=lambda each: -each[1])
-    return [*by_kind, ("between buffers", memory.needed - sum(memory.by_kind.values()))]
+    return [*memory.by_kind.items(), ("between buffers", memory.needed - sum(memory.by_kind.values()))]
 
 
 def gib(size: float) -> str:
