@@ -58,6 +58,11 @@ _LOWERED_WHOLE = (
 )
 
 
+def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
+    """PyTorch's rules for the operators that graphs are made without."""
+    return {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
+
+
 class ForeignTensorError(GraphError):
     """A graph reads a tensor that is not among its inputs.
 
@@ -79,9 +84,8 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
         module: where given, the nodes made while a submodule's forward runs, and those made by their gradients, get
             that submodule's path as `meta["module"]`; and, with or without, the line of code as `meta["line"]`.
     """
-    table = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
     with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), _use_lazy_graph_module(True):
-        graph_module = make_fx(_flat(function), decomposition_table=table, tracing_mode="fake")(*inputs)
+        graph_module = make_fx(_flat(function), decomposition_table=decompositions(), tracing_mode="fake")(*inputs)
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
     _finish(graph_module)
     return graph_module
