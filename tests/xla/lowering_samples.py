@@ -142,6 +142,8 @@ SAMPLES = [
         for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int8, torch.bool)
     ),
     row(aten._to_copy.default, f32(3)),
+    row(torch.ops.prims.convert_element_type.default, f32(3), torch.int64),
+    row(torch.ops.prims.convert_element_type.default, i64(3), torch.bfloat16),
     row(aten.copy.default, f32(3, 4), bf16(4)),
     row(aten.copy.default, i64(3), torch.tensor(2.9)),
     # Reductions. No dimension, or an empty list of them, means all.
@@ -322,6 +324,7 @@ SAMPLES = [
     Sample(aten.empty.memory_format, ([2, 3],), {"dtype": torch.bfloat16}, aten.empty.memory_format, values=False),
     Sample(aten.empty_permuted.default, ([2, 3], [0, 1]), {}, aten.empty_permuted.default, values=False),
     Sample(aten.empty_like.default, (i64(2),), {}, aten.empty_like.default, values=False),
+    Sample(aten.new_empty_strided.default, (i64(2), [2, 3], [3, 1]), {}, aten.new_empty_strided.default, values=False),
     Sample(aten.empty_strided.default, ([2, 3], [3, 1]), {}, aten.empty_strided.default, values=False),
     *(
         row(aten.scalar_tensor.default, value, dtype=dtype)

@@ -43,7 +43,9 @@ RANDOM = {
     aten.randn.default,
     aten.randn_like.default,
     aten.bernoulli.p,
+    aten.native_dropout.default,
 }
+DROPOUTS = ((0.3, True), (0.0, True), (1.0, True), (0.3, False))
 DTYPES = [
     torch.bool,
     torch.uint8,
@@ -186,6 +188,18 @@ def test_random_draws_have_their_distribution(dtype: torch.dtype) -> None:
     assert uniform.mean() == pytest.approx(2, abs=0.1) and uniform.std() == pytest.approx(8 / 12**0.5, abs=0.1)
     assert normal.mean() == pytest.approx(3, abs=0.02) and normal.std() == pytest.approx(0.5, abs=0.02)
     assert (constant == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout(dtype: torch.dtype) -> None:
+    x = torch.randn(200, 100).to(dtype)
+    module, inputs = graph_of(*(row(aten.native_dropout.default, x, p, train) for p, train in DROPOUTS))
+    results = iter(run(module, inputs, jax.random.key(0)))
+    for (p, train), dropped, kept in zip(DROPOUTS, results, results, strict=True):
+        share, mask = 1 - p if train else 1, torch.from_numpy(as_float32(kept)).to(dtype)
+        assert as_float32(kept).mean() == pytest.approx(share, abs=0.02)
+        expected = x * mask / share if share else torch.zeros_like(x)
+        assert relative_error(as_float32(dropped), as_float32(expected)) <= TOLERANCE[dtype]
 
 
 def test_random_draws_depend_on_the_key_and_the_node() -> None:

@@ -21,6 +21,7 @@ def full(ctx: Context, shape_or_like: object, value: float, **options: object) -
     aten.empty_like.default,
     aten.empty_permuted.default,
     aten.empty_strided.default,
+    aten.new_empty_strided.default,
     aten.zeros.default,
     aten.zeros_like.default,
     aten.new_zeros.default,

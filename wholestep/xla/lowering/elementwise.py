@@ -101,8 +101,8 @@ def where(ctx: Context, condition: jax.Array, x: jax.Array, y: jax.Array) -> jax
     return jnp.where(condition, x.astype(dtype), y.astype(dtype))
 
 
-@lowers(aten._to_copy.default, context=True)
-def to_copy(ctx: Context, x: jax.Array, **options: object) -> jax.Array:
+@lowers(aten._to_copy.default, torch.ops.prims.convert_element_type.default, context=True)
+def to_copy(ctx: Context, x: jax.Array, *dtype: object, **options: object) -> jax.Array:
     return x.astype(result_dtype(ctx))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import torch
+from torch.utils._pytree import tree_leaves
 
 from wholestep.errors import LoweringError
 from wholestep.xla.draws import Sample
@@ -17,7 +19,8 @@ aten = torch.ops.aten
 def _draw(ctx: Context, sample: Sample) -> jax.Array:
     if ctx.draws.key is None:
         raise LoweringError(f"{ctx.node.target} draws random numbers, but the program has no key")
-    return ctx.draws.sample(ctx.node.meta["draw"], tuple(ctx.node.meta["val"].shape), sample)
+    drawn = tree_leaves(ctx.node.meta["val"])[0]
+    return ctx.draws.sample(ctx.node.meta["draw"], tuple(drawn.shape), sample)
 
 
 @lowers(aten.uniform.default, context=True)
@@ -44,3 +47,13 @@ def randn(ctx: Context, like: jax.Array | Sequence[int], **options: object) -> j
 def bernoulli(ctx: Context, x: jax.Array, p: float = 0.5, generator: object = None) -> jax.Array:
     drawn = _draw(ctx, lambda key, shape: jax.random.bernoulli(key, p, shape))
     return drawn.astype(result_dtype(ctx))
+
+
+@lowers(aten.native_dropout.default, context=True)
+def native_dropout(ctx: Context, x: jax.Array, p: float, train: bool | None = True) -> tuple[jax.Array, jax.Array]:
+    if not train:
+        return x, jnp.ones(x.shape, jnp.bool_)
+    kept = _draw(ctx, lambda key, shape: jax.random.bernoulli(key, 1 - p, shape))
+    # A division in fp32, rounded to x's dtype: the factor itself is not rounded. Of p = 1 nothing is left.
+    scaled = (x.astype(jnp.float32) * (1 / (1 - p) if p < 1 else 0)).astype(x.dtype)
+    return jnp.where(kept, scaled, jnp.zeros_like(x)), kept
