@@ -1,0 +1,1 @@
+import wholestep.device.compile  # noqa: F401  registers the backend
