@@ -1,0 +1,278 @@
+"""How operators run: each at once as a program of its own, or recorded and run many as one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from wholestep.device.buffer import Buffer
+from wholestep.device.operator import OperatorProgram
+from wholestep.device.random import GENERATOR
+from wholestep.device.scalars import number_array
+from wholestep.errors import ConfigError
+
+Mode = Literal["immediate", "deferred"]
+
+BOUND = 10_000
+"""Operators that a recording holds at most, unless `torch.tpu.recording_bound` is set: it bounds the time that a
+compilation takes, and what stays in memory."""
+
+Number = tuple[torch.dtype, float]
+"""A Python number that an operator was given, and the dtype that PyTorch gives it alone."""
+
+_LIBRARIES = tuple(str(Path(folder).parent) + os.sep for folder in (torch.__file__, __file__))
+
+
+@dataclass
+class Counters:
+    """What happened since the start or the last `reset`.
+
+    Attributes:
+        operators: that were called.
+        programs: that ran.
+        compiles: programs that were compiled for it.
+        cache_hits: programs that were found compiled.
+        flushes: how many recordings ran, by what made them run.
+    """
+
+    operators: int = 0
+    programs: int = 0
+    compiles: int = 0
+    cache_hits: int = 0
+    flushes: Counter[str] = field(default_factory=Counter)
+
+    def reset(self) -> None:
+        """Count from zero again."""
+        self.__init__()  # type: ignore[misc]
+
+
+COUNTERS = Counters()
+
+
+class Pending:
+    """A value that a recording will make.
+
+    Attributes:
+        recording: which; what it holds runs when the value is needed.
+        place: of the value among those that it makes.
+        array: the value, once it is made.
+    """
+
+    __slots__ = ("__weakref__", "array", "place", "recording")
+
+    def __init__(self, recording: Recording, place: int) -> None:
+        self.recording = recording
+        self.place = place
+        self.array: jax.Array | None = None
+
+
+class Entry(NamedTuple):
+    """One recorded operator.
+
+    Attributes:
+        program: what runs.
+        inputs: for each array that it reads, the place of a value of the recording, or -1 - i for the i-th array from
+            outside, or None for what was never written.
+        line: of the user's code.
+    """
+
+    program: OperatorProgram
+    inputs: tuple[int | None, ...]
+    line: str
+
+
+class Recording:
+    """Operators in the order they were called, that run as one program.
+
+    Attributes:
+        entries: the operators.
+        given: the arrays from outside.
+        numbers: all numbers of all operators.
+        draws: the number of each random draw.
+    """
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.given: list[jax.Array] = []
+        self.numbers: list[Number] = []
+        self.draws: list[np.ndarray] = []
+        self._places: dict[int, int] = {}
+        self._made: list[weakref.ref[Pending]] = []
+
+    def add(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> list[Pending]:
+        """Record a call; the values that it will give."""
+        inputs = tuple(self._input(buffer) for buffer in buffers)
+        self.entries.append(Entry(program, inputs, _line()))
+        self.numbers += numbers
+        if program.draws:
+            self.draws.append(GENERATOR.draw())
+        first = len(self._made)
+        values = [Pending(self, first + i) for i in range(len(program.writes) + len(program.results))]
+        self._made += map(weakref.ref, values)
+        return values
+
+    def _input(self, buffer: Buffer) -> int | None:
+        value = buffer.value
+        if isinstance(value, Pending):
+            if value.recording is self and value.array is None:
+                return value.place
+            value = buffer.array
+        if value is None:
+            return None
+        place = self._places.get(id(value))
+        if place is None:
+            place = self._places[id(value)] = len(self.given)
+            self.given.append(value)
+        return -1 - place
+
+    def live(self) -> list[Pending]:
+        """The values that something still holds."""
+        return [value for made in self._made if (value := made()) is not None]
+
+    def key(self, live: Sequence[int]) -> Any:
+        """What makes two recordings one program."""
+        return tuple((id(entry.program), entry.inputs) for entry in self.entries), tuple(live)
+
+    def function(self, live: Sequence[int]) -> Callable[..., list[jax.Array]]:
+        """The recording as a function of what `arguments` gives; these of its values."""
+        entries, kinds = list(self.entries), [_kind(dtype) for dtype, _ in self.numbers]
+
+        def run(words: jax.Array, numbers: Sequence[jax.Array], *given: jax.Array) -> list[jax.Array]:
+            values: list[jax.Array] = []
+            draws = iter(words)
+            by_kind = [iter(numbers[0]), iter(numbers[1])]
+            kind = iter(kinds)
+            for entry in entries:
+                inputs = [None if i is None else values[i] if i >= 0 else given[-1 - i] for i in entry.inputs]
+                own = [next(by_kind[next(kind)]) for _ in range(entry.program.numbers)]
+                try:
+                    values += entry.program.run(next(draws) if entry.program.draws else None, own, *inputs)
+                except Exception as error:
+                    error.add_note(f"recorded at {entry.line}")
+                    raise
+            return [values[i] for i in live]
+
+        return run
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What the function is called with."""
+        by_kind: tuple[list[float], list[float]] = ([], [])
+        for dtype, value in self.numbers:
+            by_kind[_kind(dtype)].append(value)
+        words = np.stack(self.draws) if self.draws else np.zeros((0, 2), np.uint32)
+        return words, (np.asarray(by_kind[0], np.float32), np.asarray(by_kind[1], np.int32)), *self.given
+
+    def flush(self, reason: str) -> None:
+        """Run what was recorded, for the values that are still needed."""
+        if EAGER.recording is self:
+            EAGER.recording = Recording()
+        COUNTERS.flushes[reason] += 1
+        live = self.live()
+        places = [value.place for value in live]
+        key = self.key(places)
+        compiled = _COMPILED.get(key)
+        if compiled is None:
+            compiled = _COMPILED[key] = jax.jit(self.function(places))
+            COUNTERS.compiles += 1
+        else:
+            COUNTERS.cache_hits += 1
+        COUNTERS.programs += 1
+        for value, array in zip(live, compiled(*self.arguments()), strict=True):
+            value.array = array
+        self.entries.clear()
+        self.given.clear()
+
+
+# The programs of recordings. Their keys hold the identity of operators' programs, which are kept for good.
+_COMPILED: dict[Any, Callable[..., list[jax.Array]]] = {}
+
+
+class Eager:
+    """The state of the device: how operators run.
+
+    Attributes:
+        recording: what they are added to; None where they run at once.
+        bound: operators that a recording holds at most.
+    """
+
+    def __init__(self) -> None:
+        self.bound = BOUND
+        self.recording: Recording | None = None
+        self.set_mode(os.environ.get("WHOLESTEP_EAGER_MODE", "immediate"))
+
+    @property
+    def mode(self) -> Mode:
+        """How operators run."""
+        return "immediate" if self.recording is None else "deferred"
+
+    def set_mode(self, mode: str) -> None:
+        """Raises:
+        ConfigError: there is no such mode.
+        """
+        if mode not in get_args(Mode):
+            raise ConfigError(f"eager mode {mode!r} is none of {', '.join(get_args(Mode))} (WHOLESTEP_EAGER_MODE)")
+        if mode == self.mode:
+            return
+        self.flush("the mode changes")
+        self.recording = Recording() if mode == "deferred" else None
+
+    def flush(self, reason: str) -> None:
+        """Run what is recorded."""
+        if self.recording is not None and self.recording.entries:
+            self.recording.flush(reason)
+
+    def execute(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> Sequence[Any]:
+        """Run or record an operator's program; its outputs."""
+        COUNTERS.operators += 1
+        recording = self.recording
+        if recording is not None:
+            if len(recording.entries) >= self.bound:
+                recording.flush("the recording is full")
+                recording = self.recording
+            return recording.add(program, numbers, buffers)
+        COUNTERS.programs += 1
+        arrays = [None if buffer.value is None else buffer.array for buffer in buffers]
+        words = GENERATOR.draw() if program.draws else None
+        return program.jitted(words, [number_array(*number) for number in numbers], *arrays)
+
+    @contextlib.contextmanager
+    def recorded(self, recording: Recording) -> Iterator[None]:
+        """Add what is called to this recording."""
+        self.flush("a step is captured")
+        before, self.recording = self.recording, recording
+        try:
+            yield
+        finally:
+            self.recording = before
+
+
+EAGER = Eager()
+
+
+def _kind(dtype: torch.dtype) -> int:
+    return 0 if dtype.is_floating_point else 1
+
+
+def _line() -> str:
+    """The innermost line that called an operator, outside of PyTorch and of this package."""
+    frame = sys._getframe(3)
+    for _ in itertools.count():
+        if not frame.f_code.co_filename.startswith(_LIBRARIES):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        if frame.f_back is None:
+            return "a backward pass"
+        frame = frame.f_back
+    raise AssertionError

@@ -1,0 +1,194 @@
+"""One call of a PyTorch operator as a program: read the views that it is given, compute, write what it writes.
+
+The operator is traced on fake tensors and lowered exactly as a captured step is; what comes before and after, the
+views, is part of the program, so that XLA fuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from wholestep.device.buffer import Layout
+from wholestep.device.scalars import number_dtype
+from wholestep.device.strides import View, put, take
+from wholestep.graph.trace import trace
+from wholestep.xla.dtypes import carried
+from wholestep.xla.function import GraphFunction
+
+aten = torch.ops.aten
+
+
+class Operand(NamedTuple):
+    """A tensor that an operator is given.
+
+    Attributes:
+        array: which of the program's arrays its storage is; -1 for a number, a CPU tensor without dimensions.
+        dtype: of the tensor.
+        view: where it lies in the storage.
+        shape: of the array.
+        is_set: whether there is one; what was never written is no input.
+    """
+
+    array: int
+    dtype: torch.dtype
+    view: View
+    shape: tuple[int, ...]
+    is_set: bool
+
+
+class Given(NamedTuple):
+    """In what an operator returns: one of the tensors that it was given."""
+
+    index: int
+
+
+class OperatorProgram:
+    """An operator for operands of these shapes.
+
+    Attributes:
+        operator: what it computes.
+        writes: the arrays that it replaces, in the order of its first outputs.
+        results: layout and dtype of each new tensor, in the order of the outputs after them.
+        returns: what the operator returns: a `Given` for an operand, a number for a result, anything else for itself;
+            where it is no single result, as leaves of `spec`.
+        draws: whether it draws random numbers.
+        numbers: how many of its operands are numbers.
+    """
+
+    def __init__(
+        self,
+        operator: torch._ops.OpOverload,
+        compute: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        operands: Sequence[Operand],
+    ) -> None:
+        """Trace it.
+
+        Args:
+            operator: without views: what it returns is new or an argument that it writes.
+            compute: the same, of tensors in place of its numbers.
+            args: as it was called, with `Given` in place of tensors.
+            kwargs: the same.
+            operands: what these stand for.
+
+        Raises:
+            GraphError: its results' shapes depend on values.
+            LoweringError: it has no lowering.
+        """
+        self.operator = operator
+        self._operands = operands
+        written = _written(operator, args, kwargs)
+        outputs: list[Tensor] = []
+        leaves: list[Any] = []
+
+        def function(*given: Tensor) -> list[Tensor]:
+            outputs.clear()
+            leaves.clear()
+            copies = [x.clone() if i in written else x for i, x in enumerate(given)]
+            filled = tree_map(lambda x: copies[x.index] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given)
+            result = compute(*filled[0], **filled[1])
+            flat, self.spec = tree_flatten(result)
+            for leaf in flat:
+                same = next((i for i in written if leaf is copies[i]), None)
+                if same is not None:
+                    leaves.append(Given(same))
+                elif isinstance(leaf, Tensor):
+                    leaves.append(len(outputs))
+                    outputs.append(leaf)
+                else:
+                    leaves.append(leaf)
+            self.results = [(Layout.of(x.shape, x.stride()), x.dtype) for x in outputs]
+            return [*(copies[i] for i in written), *outputs]
+
+        with FakeTensorMode():
+            fakes = [_fake(operand, operands) for operand in operands]
+        graph = trace(torch.func.functionalize(function) if written else function, fakes)
+        self._written = written
+        self._function = GraphFunction(graph)
+        self.draws = self._function.draws
+        self.numbers = sum(operand.array < 0 for operand in operands)
+        self.writes = list(dict.fromkeys(operands[i].array for i in written))
+        self.leaves = leaves
+        self.is_plain = leaves == [0] and self.spec.is_leaf() and not written
+        self.jitted = jax.jit(self.run)
+
+    def run(self, words: jax.Array | None, numbers: Sequence[jax.Array], *arrays: jax.Array | None) -> list[jax.Array]:
+        """The arrays that it writes, as they are then, and those of its results.
+
+        Args:
+            words: seed and number of the draw, uint32[2]; None where it draws nothing.
+            numbers: the operands that are numbers.
+            arrays: the storages of the others; None for those that were never written.
+        """
+        key = None if words is None else jax.random.fold_in(jax.random.key(words[0]), words[1])
+        storages: dict[int, jax.Array] = {}
+        for operand in self._operands:
+            if operand.array >= 0 and operand.array not in storages:
+                array = arrays[operand.array]
+                storages[operand.array] = (
+                    jnp.zeros(operand.shape, carried(operand.dtype)) if array is None else array
+                )
+        rest = iter(numbers)
+        inputs = [
+            next(rest).astype(carried(_dtype(operand, self._operands)))
+            if operand.array < 0
+            else take(storages[operand.array], operand.view)
+            for operand in self._operands
+        ]
+        outputs = self._function.interpret(key, *inputs)
+        for index, value in zip(self._written, outputs, strict=False):
+            operand = self._operands[index]
+            storages[operand.array] = put(storages[operand.array], operand.view, value)
+        new = outputs[len(self._written) :]
+        return [
+            *(storages[array] for array in self.writes),
+            *(
+                value if layout.order is None else jnp.transpose(value, layout.order)
+                for value, (layout, _) in zip(new, self.results, strict=True)
+            ),
+        ]
+
+    def returned(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
+        """What the operator returns, of these operands and new tensors."""
+        return tree_unflatten(
+            [
+                given[leaf.index] if isinstance(leaf, Given) else results[leaf] if type(leaf) is int else leaf
+                for leaf in self.leaves
+            ],
+            self.spec,
+        )
+
+
+def _is_given(x: Any) -> bool:
+    return isinstance(x, Given)
+
+
+def _dtype(operand: Operand, operands: Sequence[Operand]) -> torch.dtype:
+    if operand.array >= 0:
+        return operand.dtype
+    return number_dtype(operand.dtype, [other.dtype for other in operands if other.array >= 0])
+
+
+def _fake(operand: Operand, operands: Sequence[Operand]) -> Tensor:
+    return torch.empty_strided(operand.view.size, operand.view.stride, dtype=_dtype(operand, operands))
+
+
+def _written(operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:
+    """The operands that the operator writes, by its schema."""
+    written: list[int] = []
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            values = value if isinstance(value, (list, tuple)) and not _is_given(value) else [value]
+            written += [each.index for each in values if _is_given(each)]
+    return written
+

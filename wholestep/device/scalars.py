@@ -1,0 +1,97 @@
+"""Python numbers that operators are given, as inputs of their programs: one that changes from step to step, a learning
+rate or a bias correction, would otherwise make a program of each of its values."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch import Tensor
+
+from wholestep.xla.dtypes import carried
+
+aten = torch.ops.aten
+
+_RANK = {torch.bool: 0, torch.int64: 1, torch.float64: 2, torch.complex128: 3}
+
+
+def number_dtype(dtype: torch.dtype, others: Sequence[torch.dtype]) -> torch.dtype:
+    """The dtype that a number has beside tensors of these, by PyTorch's rules: theirs, unless they hold a lesser kind.
+
+    Args:
+        dtype: of the number alone.
+    """
+    if dtype not in _RANK:
+        return dtype
+    kinds = [other for other in others if _rank(other) >= _RANK[dtype]]
+    if kinds:
+        return functools.reduce(torch.promote_types, kinds)
+    return {torch.float64: torch.get_default_dtype(), torch.complex128: torch.complex64}.get(dtype, dtype)
+
+
+def _rank(dtype: torch.dtype) -> int:
+    if dtype.is_complex:
+        return 3
+    return 2 if dtype.is_floating_point else int(dtype != torch.bool)
+
+
+@functools.lru_cache(4096)
+def number_array(dtype: torch.dtype, value: float) -> jax.Array:
+    """A number as a program's input, `[]`."""
+    return jnp.asarray(value, carried(dtype))
+
+
+def _add(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
+    return x + y * alpha
+
+
+def _sub(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
+    return x - y * alpha
+
+
+def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+    return x + value * a * b
+
+
+def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+    return x + value * a / b
+
+
+def _lerp(x: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    return torch.lerp(x, end, weight.to(x.dtype))
+
+
+# Operators with a number whose value may change while all else stays, by the number's name.
+_NUMBERS: dict[Any, tuple[str, Callable[..., Tensor]]] = {
+    aten.add.Tensor: ("alpha", _add),
+    aten.sub.Tensor: ("alpha", _sub),
+    aten.addcmul.default: ("value", _addcmul),
+    aten.addcdiv.default: ("value", _addcdiv),
+    aten.lerp.Scalar: ("weight", _lerp),
+}
+
+
+def _into(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda x, *args, **kwargs: x.copy_(function(x, *args, **kwargs))
+
+
+for _operator in (aten.add_.Tensor, aten.sub_.Tensor, aten.addcmul_.default, aten.addcdiv_.default, aten.lerp_.Scalar):
+    _packet = getattr(aten, _operator._schema.name.removeprefix("aten::").removesuffix("_"))
+    _name, _function = _NUMBERS[getattr(_packet, _operator._overloadname)]
+    _NUMBERS[_operator] = (_name, _into(_function))
+_NUMBERS[aten.fill_.Scalar] = ("value", lambda x, value: x.copy_(value.expand(x.shape)))
+
+
+def changing_number(operator: Any) -> str | None:
+    """The name of the operator's number that is an input of its program, if it has one."""
+    entry = _NUMBERS.get(operator)
+    return entry[0] if entry else None
+
+
+def with_tensor(operator: Any) -> Callable[..., Any]:
+    """The operator as a function that takes that number as a tensor without dimensions."""
+    return _NUMBERS[operator][1]
