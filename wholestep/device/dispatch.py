@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._pytree import tree_map
 
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
@@ -19,7 +20,7 @@ from wholestep.device.eager import COUNTERS, EAGER, Number
 from wholestep.device.operator import Given, Operand, OperatorProgram
 from wholestep.device.scalars import changing_number, with_tensor
 from wholestep.device.strides import View
-from wholestep.errors import DataDependentError, WholestepError
+from wholestep.errors import DataDependentError
 
 aten = torch.ops.aten
 
@@ -189,13 +190,5 @@ def _trace(
     operands = [Operand(*operand) for operand in read.operands]
     try:
         return OperatorProgram(read.operator, compute, args, kwargs, operands)
-    except DataDependentError:
+    except (DataDependentError, DataDependentOutputException, DynamicOutputShapeException):
         return None
-
-
-def kernel(operator: torch._ops.OpOverload) -> Callable[..., Any]:
-    """`call` of this operator."""
-    return functools.partial(call, operator)
-
-
-__all__ = ["WholestepError", "call", "kernel", "on_host"]
