@@ -292,7 +292,7 @@ def _picks_alike(got: Tensor, want: Tensor, source: Tensor, dim: int | None) -> 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
     tensor = tensor.resolve_conj().resolve_neg()
-    return tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
