@@ -107,7 +107,7 @@ def sub(x: jax.Array, y: jax.Array, alpha: float = 1) -> jax.Array:
 def power(x: Any, y: Any) -> jax.Array:
     if isinstance(y, (int, float)) and float(y).is_integer():
         return lax.integer_pow(x, int(y))
-    if jnp.issubdtype(y.dtype, jnp.floating):
+    if not (isinstance(y, jax.Array) and jnp.issubdtype(y.dtype, jnp.integer)):
         return jnp.power(x, y)
     # Integers: what is below one in size becomes 0.
     x = jnp.asarray(x, y.dtype)

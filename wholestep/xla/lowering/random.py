@@ -110,9 +110,9 @@ def randint_between(ctx: Context, low: int, high: int, *shape: object, **options
     return _integers(ctx, low, high)
 
 
-@lowers(aten.randint_like.low_dtype, getattr(aten.random, "from"), context=True)
-def randint_like(ctx: Context, x: jax.Array, low: int, high: int | None, **options: object) -> jax.Array:
-    return _integers(ctx, low, _top(ctx) if high is None else high)
+@lowers(aten.randint_like.low_dtype, context=True)
+def randint_like(ctx: Context, x: jax.Array, low: int, high: int, **options: object) -> jax.Array:
+    return _integers(ctx, low, high)
 
 
 @lowers(aten.random.to, context=True)

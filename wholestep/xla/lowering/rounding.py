@@ -29,8 +29,6 @@ elementwise(aten.lcm.default)(jnp.lcm)
 
 @elementwise(aten.round.decimals)
 def round_to_decimals(x: jax.Array, *, decimals: int) -> jax.Array:
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        return x
     scale = 10.0 ** abs(decimals)
     wide = x.astype(jnp.float32)
     rounded = jnp.round(wide * scale) / scale if decimals >= 0 else jnp.round(wide / scale) * scale
