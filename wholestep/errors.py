@@ -26,6 +26,10 @@ class GraphError(WholestepError):
     """A module cannot be captured, or its captured graph cannot be transformed."""
 
 
+class DataDependentError(GraphError):
+    """What is traced depends on the values of a tensor, which there are only when the program runs."""
+
+
 class LoweringError(WholestepError):
     """A captured graph cannot be lowered to XLA."""
 

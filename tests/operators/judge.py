@@ -1,7 +1,7 @@
 """PyTorch's operator database against the lowerings: value, shape and dtype of every sample, and its gradients.
 
-All samples of an entry are one program, since compiling is what takes the time; where that fails, they run one by one,
-to tell which. An entry is never silently wrong: a sample either agrees with PyTorch, or raises an error of ours.
+The samples of an entry are one program, since compiling is what takes the time; where that raises, its halves are, down
+to the one that does. An entry is never silently wrong: a sample either agrees with PyTorch, or raises an error of ours.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from support import TOLERANCE
 from torch import Tensor
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from wholestep.errors import WholestepError
@@ -27,6 +28,32 @@ from wholestep.xla.dtypes import carried, to_program
 from wholestep.xla.function import GraphFunction
 
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
+
+# Samples of one program.
+TOGETHER = 100
+
+# A part of the samples is to be quick: it is of those with at most so many elements, and is at most so many of a dtype.
+LARGEST, MOST = 1 << 16, 12
+
+# Entries that give indices and leave open which among equals -> place of `dim` among the arguments after the input.
+PICKING = {
+    "argmax": 0,
+    "argmin": 0,
+    "argsort": 0,
+    "cummax": 0,
+    "cummin": 0,
+    "kthvalue": 1,
+    "max.reduction_with_dim": 0,
+    "median": 0,
+    "min.reduction_with_dim": 0,
+    "mode": 0,
+    "nanmedian": 0,
+    "sort": 0,
+    "topk": 1,
+}
+
+# Compiling fast, not fast programs.
+COMPILER_OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 
 @dataclass
@@ -39,6 +66,8 @@ class Case:
         tensors: its inputs.
         expected: PyTorch's results for them, flat; gradients after the values.
         random: whether only shapes and dtypes can be compared.
+        picked: where results are indices that leave open which among equals: what they index, and its dimension; None
+            for all, flattened.
     """
 
     name: str
@@ -46,6 +75,7 @@ class Case:
     tensors: list[Tensor]
     expected: list[Tensor]
     random: bool
+    picked: tuple[Tensor, int | None] | None
 
 
 @dataclass
@@ -76,7 +106,9 @@ def cases(entry: OpInfo, part: float = 1.0) -> list[Case]:
         found = list(_cases(entry, dtype, gradients))
         if part < 1 and found:
             seed = zlib.crc32(f"{entry.full_name}/{dtype}".encode())
-            found = random.Random(seed).sample(found, max(1, round(part * len(found))))
+            count = min(max(1, round(part * len(found))), MOST)
+            small = [case for case in found if sum(x.numel() for x in (*case.tensors, *case.expected)) <= LARGEST]
+            found = random.Random(seed).sample(small, min(count, len(small)))
         chosen += found
     return chosen
 
@@ -84,26 +116,31 @@ def cases(entry: OpInfo, part: float = 1.0) -> list[Case]:
 def judge(entry: OpInfo, part: float = 1.0) -> Verdict:
     """Run the entry's samples and compare."""
     verdict = Verdict()
-    together = cases(entry, part)
-    try:
-        if not any(_differs(case, results) for case, results in zip(together, _run(together), strict=True)):
-            verdict.passed = len(together)
-            return verdict
-    except Exception:  # whatever it was: the one by one run says of which sample
-        pass
-    for case in together:
-        try:
-            difference = _differs(case, _run([case])[0])
-        except WholestepError as error:
-            verdict.refused[case.name] = str(error)
-        except Exception as error:
-            verdict.wrong[case.name] = f"{type(error).__name__}: {error}"
-        else:
-            if difference:
-                verdict.wrong[case.name] = difference
-            else:
-                verdict.passed += 1
+    found = cases(entry, part)
+    for first in range(0, len(found), TOGETHER):
+        _judge(found[first : first + TOGETHER], verdict)
     return verdict
+
+
+def _judge(together: Sequence[Case], verdict: Verdict) -> None:
+    try:
+        everything = _run(together)
+        differences = [_differs(case, results) for case, results in zip(together, everything, strict=True)]
+    except Exception as error:
+        if len(together) > 1:
+            middle = len(together) // 2
+            _judge(together[:middle], verdict)
+            _judge(together[middle:], verdict)
+        elif isinstance(error, WholestepError):
+            verdict.refused[together[0].name] = str(error)
+        else:
+            verdict.wrong[together[0].name] = f"{type(error).__name__}: {error}"
+        return
+    for case, difference in zip(together, differences, strict=True):
+        if difference:
+            verdict.wrong[case.name] = difference
+        else:
+            verdict.passed += 1
 
 
 def _cases(entry: OpInfo, dtype: torch.dtype, gradients: bool) -> Iterator[Case]:
@@ -114,7 +151,7 @@ def _cases(entry: OpInfo, dtype: torch.dtype, gradients: bool) -> Iterator[Case]
 
 
 def _case(entry: OpInfo, sample: SampleInput, gradients: bool, name: str) -> Case | None:
-    """None where PyTorch itself refuses the sample."""
+    """None where PyTorch itself refuses the sample, and where integers do not fit the 32 bits that programs carry."""
     leaves, spec = tree_flatten((sample.input, sample.args, sample.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
     tensors = [leaves[i].detach() for i in places]
@@ -151,14 +188,39 @@ def _case(entry: OpInfo, sample: SampleInput, gradients: bool, name: str) -> Cas
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            state = torch.get_rng_state()
-            expected = [x.detach() for x in run(*tensors)]
-            torch.set_rng_state(state)
-            again = [x.detach() for x in run(*tensors)]
-            drawn = not torch.equal(state, torch.get_rng_state())
+            with _Drawing() as drawing:
+                expected = [x.detach() for x in run(*tensors)]
         except Exception:
             return None
-    return Case(name, run, tensors, expected, drawn or len(again) != len(expected))
+    if any(x.dtype == torch.int64 and not torch.equal(x, x.int()) for x in (*tensors, *expected)):
+        return None
+    picked = None
+    if entry.full_name in PICKING and not sample.kwargs.get("stable"):
+        given = dict(enumerate(sample.args))
+        dim = given.get(PICKING[entry.full_name], sample.kwargs.get("dim"))
+        flat = dim is None and entry.name in ("argmax", "argmin", "median", "nanmedian")
+        picked = (tensors[0], None if flat else -1 if dim is None else dim)
+    return Case(name, run, tensors, expected, drawing.drawn, picked)
+
+
+class _Drawing(TorchDispatchMode):
+    """While this is open, sees whether an operator draws random numbers, whoever sets the seed.
+
+    Attributes:
+        drawn: whether one has.
+    """
+
+    drawn = False
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if torch.Tag.nondeterministic_seeded not in function.tags:
+            return function(*args, **(kwargs or {}))
+        state = torch.get_rng_state()
+        result = function(*args, **(kwargs or {}))
+        self.drawn = self.drawn or not torch.equal(state, torch.get_rng_state())
+        return result
 
 
 def _ramp(like: Tensor) -> Tensor:
@@ -178,8 +240,9 @@ def _run(together: Sequence[Case]) -> list[list[Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         compiled = GraphFunction(trace(function, given))
-        arrays = [_array(tensor) for tensor in given]
-        results = iter(compiled(jax.random.key(0), *arrays))
+        arguments = jax.random.key(0), *(_array(tensor) for tensor in given)
+        program = compiled.jitted.lower(*arguments).compile(compiler_options=COMPILER_OPTIONS)
+        results = iter(program(*arguments))
     return [[next(results) for _ in case.expected] for case in together]
 
 
@@ -199,6 +262,10 @@ def _differs(case: Case, results: Sequence[jax.Array]) -> str:
             continue
         inputs = [x.dtype for x in (*case.tensors, want)]
         narrow = torch.bfloat16 if any(dtype in (torch.bfloat16, torch.float16) for dtype in inputs) else torch.float32
+        if case.picked and want.dtype == torch.int64 and not np.array_equal(got, want):
+            if not _picks_alike(torch.from_numpy(np.array(got, np.int64)), want, *case.picked):
+                return f"result {place}: {_short(got)} is not {_short(want)}, nor do they pick the same"
+            return ""  # and gradients go to what is picked
         value, reference = _wide(np.asarray(got)), _wide(_numpy(want))
         finite = np.isfinite(reference)
         if not np.array_equal(value[~finite], reference[~finite], equal_nan=True):
@@ -210,14 +277,27 @@ def _differs(case: Case, results: Sequence[jax.Array]) -> str:
     return ""
 
 
+def _picks_alike(got: Tensor, want: Tensor, source: Tensor, dim: int | None) -> bool:
+    """Whether both indices pick equal values, and neither picks something twice where the other does not."""
+    if dim is None:
+        source, got, want, dim = source.flatten(), got.flatten(), want.flatten(), 0
+    elif got.dim() < source.dim():
+        got, want = got.unsqueeze(dim), want.unsqueeze(dim)
+    if bool((got < 0).any()) or bool((got >= max(source.numel(), 1)).any()):
+        return False
+    distinct = [x.sort(dim).values.diff(dim=dim).ne(0).all(dim) for x in (got, want)] if got.dim() else [got, got]
+    picks = [source.gather(dim, x) for x in (got, want)]
+    return torch.equal(*distinct) and torch.allclose(*picks, rtol=0, atol=0, equal_nan=True)
+
+
 def _numpy(tensor: Tensor) -> np.ndarray:
     tensor = tensor.resolve_conj().resolve_neg()
-    return tensor.float().numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy(force=True)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
-def _short(array: np.ndarray) -> str:
-    return np.array2string(array.ravel()[:6], precision=5, threshold=6)
+def _short(array: Any) -> str:
+    return np.array2string(np.asarray(array).ravel()[:6], precision=5, threshold=6)

@@ -75,7 +75,73 @@ def _op(name: str, overload: str = "default") -> Any:
     return getattr(getattr(aten, name), overload)
 
 
+_TRIGONOMETRIC = ["acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan"]
+_SPECIAL = ["i0", "special_i0e", "special_i1", "special_i1e", "erfc", "exp2", "log10", "log2"]
+_BESSEL = [
+    *(f"bessel_{kind}" for kind in ("j0", "j1", "y0", "y1")),
+    *(f"modified_bessel_{kind}" for kind in ("i0", "i1", "k0", "k1")),
+    *(f"scaled_modified_bessel_{kind}" for kind in ("k0", "k1")),
+    *("airy_ai", "erfcx", "ndtri", "spherical_bessel_j0"),
+]
+_CHEBYSHEV = [f"chebyshev_polynomial_{kind}" for kind in "tuvw"]
+_POLYNOMIAL = [
+    *(*_CHEBYSHEV, *(f"shifted_{name}" for name in _CHEBYSHEV)),
+    *("hermite_polynomial_h", "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"),
+]
+_ARGUMENTS = torch.tensor([-12.5, -3, -1, -0.3, 0, 1e-3, 0.2, 0.75, 0.99, 1, 1.01, 1.7, 2.5, 6, 11, 25, inf, nan])
+_DEGREES = torch.tensor([-1.0, 0, 1, 2, 3.5, 8])
+_DECIMAL = torch.tensor([-2.5, -0.5, 0.5, 1.5, 12345.678, -0.12345, inf, nan])
+
 SAMPLES = [
+    # Element-wise, special and random functions of PyTorch's operator database.
+    *(row(_op(name), x) for name in [*_TRIGONOMETRIC, *_SPECIAL] for x in (f32(3, 4), bf16(5), SPECIAL, i64(6), f32())),
+    *(row(_op(f"special_{name}"), x) for name in _BESSEL for x in (_ARGUMENTS[:-2], SPECIAL[[0, 2]], i64(6), f32())),
+    *(row(_op(f"special_{name}"), f32(5, 1), _DEGREES) for name in _POLYNOMIAL),
+    *(row(_op(f"special_{name}", "x_scalar"), 0.3, _DEGREES) for name in _POLYNOMIAL),
+    *(row(_op(f"special_{name}", "n_scalar"), f32(5), 3) for name in _POLYNOMIAL),
+    row(aten.special_zeta.default, torch.tensor([[2.0], [3.5], [1.0], [0.5]]), torch.tensor([1.0, 0.3, -0.5, -2.0])),
+    row(aten.special_zeta.self_scalar, 2.0, f32(5).abs()),
+    row(aten.special_zeta.other_scalar, f32(5).abs() + 1.5, 2.0),
+    *(row(_op(name), x) for name in ("ceil", "floor", "trunc", "round") for x in (_DECIMAL, bf16(5), i64(6))),
+    *(row(aten.round.decimals, x, decimals=d) for x in (_DECIMAL, bf16(5)) for d in (0, 2, -1)),
+    *(row(_op(name), i64(6), i64(4, 1)) for name in ("gcd", "lcm")),
+    *(
+        row(_op(name, overload), x, y)
+        for name in ("fmod", "remainder")
+        for overload, x, y in (
+            ("Tensor", f32(6), f32(6)),
+            ("Tensor", bf16(6), bf16(6)),
+            ("Tensor", i64(6), i64(4, 1, low=1)),
+            ("Scalar", f32(6), -0.75),
+            ("Scalar", i64(6), -3),
+        )
+    ),
+    row(aten.remainder.Scalar_Tensor, 7, i64(6, low=1)),
+    row(aten.div.Tensor_mode, i64(6), i64(4, 1, low=1), rounding_mode="trunc"),
+    *(
+        row(_op(f"bitwise_{side}_shift", overload), x, y)
+        for side in ("left", "right")
+        for overload, x, y in (
+            ("Tensor", i64(6), i64(6, low=0)),
+            ("Tensor_Scalar", i64(6), 2),
+            ("Scalar_Tensor", 5, i64(6, low=0)),
+        )
+    ),
+    *(row(_op(name), x, y) for name in ("fmax", "fmin") for x, y in ((f32(6), f32(6)), (SPECIAL, SPECIAL.flip(0)))),
+    *(row(_op(name), f32(6), f32(4, 1)) for name in ("atan2", "hypot", "nextafter")),
+    row(aten.logical_xor.default, i64(6), f32(6)),
+    row(aten.copysign.Tensor, f32(6), i64(6)),
+    row(aten.copysign.Scalar, i64(6), -0.0),
+    row(aten.ldexp.Tensor, f32(6), i64(6)),
+    *(row(aten.frexp.Tensor, x) for x in (f32(6), bf16(6), torch.tensor([0.0, -0.0, 1.0, 0.5, 1024.0]))),
+    *(row(aten.signbit.default, x) for x in (SPECIAL, i64(6), flags(6))),
+    *(row(aten.sign.default, x) for x in (SPECIAL, flags(6))),
+    row(aten.clamp.Tensor, f32(4, 6), f32(6), f32(4, 1)),
+    row(aten.clamp.Tensor, f32(6), None, f32(6)),
+    row(aten.pow.Tensor_Tensor, torch.tensor([-2, -1, 0, 1, 3])[:, None], torch.tensor([-3, -2, 0, 1, 5])),
+    row(aten.pow.Scalar, -1, i64(6)),
+    row(aten._efficientzerotensor.default, [3, 2], reference=torch.zeros),
+    *(row(aten.arange.start_step, *bounds, dtype=torch.int64) for bounds in ((0.5, 5.5, 1.0), (2, 9, 3), (4, -3, -2))),
     # Element-wise, one operand.
     *(row(_op(name), x) for name in [*_ANY, *_SIGNED] for x in (f32(3, 4), bf16(5), SPECIAL, i64(6), f32())),
     *(row(_op(name), x) for name in _ANY for x in (flags(4), f32(0, 3))),

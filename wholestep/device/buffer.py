@@ -136,7 +136,9 @@ def as_strided(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offse
     return aten.as_strided.default.redispatch(_CPU, tensor, size, stride, offset)
 
 
-def share(tensor: Tensor, storage: torch.UntypedStorage, offset: int, size: Sequence[int], stride: Sequence[int]) -> Tensor:
+def share(
+    tensor: Tensor, storage: torch.UntypedStorage, offset: int, size: Sequence[int], stride: Sequence[int]
+) -> Tensor:
     """Make `tensor` a view of `storage`, in place."""
     return aten.set_.source_Storage_storage_offset.redispatch(_META, tensor, storage, offset, size, stride)
 

@@ -94,7 +94,9 @@ class OperatorProgram:
             outputs.clear()
             leaves.clear()
             copies = [x.clone() if i in written else x for i, x in enumerate(given)]
-            filled = tree_map(lambda x: copies[x.index] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given)
+            filled = tree_map(
+                lambda x: copies[x.index] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given
+            )
             result = compute(*filled[0], **filled[1])
             flat, self.spec = tree_flatten(result)
             for leaf in flat:
@@ -134,9 +136,7 @@ class OperatorProgram:
         for operand in self._operands:
             if operand.array >= 0 and operand.array not in storages:
                 array = arrays[operand.array]
-                storages[operand.array] = (
-                    jnp.zeros(operand.shape, carried(operand.dtype)) if array is None else array
-                )
+                storages[operand.array] = jnp.zeros(operand.shape, carried(operand.dtype)) if array is None else array
         rest = iter(numbers)
         inputs = [
             next(rest).astype(carried(_dtype(operand, self._operands)))
@@ -191,4 +191,3 @@ def _written(operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[
             values = value if isinstance(value, (list, tuple)) and not _is_given(value) else [value]
             written += [each.index for each in values if _is_given(each)]
     return written
-

@@ -1,4 +1,4 @@
-"""The device's random generator: a seed, and how many draws were made from it. A draw's numbers depend on both alone."""
+"""The random generator of the device: a seed, and how many draws were made. A draw depends on both alone."""
 
 from __future__ import annotations
 

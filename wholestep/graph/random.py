@@ -8,13 +8,17 @@ its own, forward or computed again; and the rows of a batch draw the same howeve
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
+from wholestep.errors import GraphError
 from wholestep.graph.step import graphs
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -53,3 +57,20 @@ def number_draws(nodes: Iterable[fx.Node], position: int = 0) -> None:
     """Give each of these nodes that draws a number of its own, in order."""
     for number, node in enumerate(filter(is_random, nodes)):
         node.meta["draw"] = Draw(position, number)
+
+
+def _random_between(x: Tensor, low: int, high: int | None, generator: object = None) -> Tensor:
+    if high is None:
+        raise GraphError(f"{aten.random_}: give both ends of the range")
+    return torch.randint_like(x, low, high)
+
+
+def _write_random_between(x: Tensor, low: int, high: int | None, generator: object = None) -> Tensor:
+    return x.copy_(_random_between(x, low, high))
+
+
+# Operators whose name, `from`, no graph's code can hold.
+DECOMPOSITIONS: dict[Any, Callable[..., Tensor]] = {
+    getattr(aten.random, "from"): _random_between,
+    getattr(aten.random_, "from"): _write_random_between,
+}

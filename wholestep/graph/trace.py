@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,8 +16,10 @@ import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
 from torch._decomp import core_aten_decompositions
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
+from torch._guards import detect_fake_mode
 from torch._higher_order_ops.utils import reenter_make_fx
-from torch._subclasses import FakeTensor
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.fx._lazy_graph_module import _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import (
     PythonKeyTracer,
@@ -27,9 +30,10 @@ from torch.fx.experimental.proxy_tensor import (
 )
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-from wholestep.errors import GraphError
+from wholestep.errors import DataDependentError, GraphError
+from wholestep.graph.random import DECOMPOSITIONS as RANDOM
 from wholestep.graph.random import number_draws
 from wholestep.graph.step import copy_graph
 from wholestep.graph.writes import remove_writes
@@ -57,10 +61,19 @@ _LOWERED_WHOLE = (
     aten.roll.default,
 )
 
+# Operators whose results' shapes depend on values -> what to write instead.
+_FIXED_SHAPES = {
+    aten._unique2: "torch.sort leaves equal values side by side, and a mask can tell the first of each",
+    aten.bincount: "torch.zeros(bins).scatter_add(0, x, ones) counts into a fixed number of bins",
+    aten.repeat_interleave: "a number of repeats that is a Python number, the same for all, gives a fixed shape",
+    aten.unique_consecutive: "a mask, x[1:] != x[:-1], can tell the first of each run",
+    aten.unique_dim: "torch.sort leaves equal values side by side, and a mask can tell the first of each",
+}
+
 
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """PyTorch's rules for the operators that graphs are made without."""
-    return {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
+    return {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE} | RANDOM
 
 
 class ForeignTensorError(GraphError):
@@ -80,12 +93,20 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
 
     Args:
         function: pure; its result is a tree of tensors, which becomes the graph's flat outputs.
-        inputs: trees of fake tensors; the graph has one placeholder for each leaf, in order.
+        inputs: trees of tensors, fake or not; the graph has one placeholder for each leaf, in order.
         module: where given, the nodes made while a submodule's forward runs, and those made by their gradients, get
             that submodule's path as `meta["module"]`; and, with or without, the line of code as `meta["line"]`.
+
+    Raises:
+        DataDependentError: a shape, or what Python does, depends on values.
+        GraphError: it reads a tensor that it was not given, or writes into what others see.
     """
+    make = make_fx(_flat(function), decomposition_table=decompositions(), tracing_mode="fake")
     with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), _use_lazy_graph_module(True):
-        graph_module = make_fx(_flat(function), decomposition_table=decompositions(), tracing_mode="fake")(*inputs)
+        try:
+            graph_module = make(*_fake(inputs))
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise _data_dependent(error) from error
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
     _finish(graph_module)
     return graph_module
@@ -150,6 +171,35 @@ def gradients(
 
 def _flat(function: Callable[..., Any]) -> Callable[..., list[Tensor]]:
     return lambda *inputs: tree_leaves(function(*inputs))
+
+
+def _fake(inputs: Sequence[Any]) -> Sequence[Any]:
+    """The inputs as fake tensors of fixed shapes, if they are not fakes already."""
+    if detect_fake_mode(tree_leaves(inputs)) is not None:
+        return inputs
+    return tree_map_only(Tensor, FakeTensorMode().from_tensor, inputs)
+
+
+def _data_dependent(error: DataDependentOutputException | DynamicOutputShapeException) -> DataDependentError:
+    called = [
+        f"{Path(place.filename).name}:{place.lineno}"
+        for place in traceback.extract_tb(error.__traceback__)
+        if not place.filename.startswith((*_MACHINERY, __file__))
+    ]
+    line = called[-1] if called else "in PyTorch"
+    if isinstance(error, DynamicOutputShapeException):
+        remedy = _FIXED_SHAPES.get(
+            error.func.overloadpacket,
+            "torch.where(mask, x, 0) keeps all elements and ignores some, torch.topk keeps a fixed number of them",
+        )
+        return DataDependentError(
+            f"{line}: the shape of what {error.func} returns depends on the values of a tensor, and a program's shapes "
+            f"are fixed; {remedy}"
+        )
+    return DataDependentError(
+        f"{line}: Python asks for a value of a tensor ({error.func}: .item(), float(), if), and the program has values "
+        "only when it runs; keep it a tensor, and choose between two with torch.where"
+    )
 
 
 def _check_closed(graph_module: fx.GraphModule) -> None:

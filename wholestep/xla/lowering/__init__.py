@@ -1,6 +1,7 @@
 """ATen -> JAX. Importing this package fills the table; each file is one family of operators."""
 
 from wholestep.xla.lowering import (
+    bessel,
     collectives,
     control,
     creation,
@@ -8,15 +9,19 @@ from wholestep.xla.lowering import (
     indexing,
     matmul,
     memory,
+    polynomials,
     random,
     reduction,
+    rounding,
     shape,
+    special,
 )
 from wholestep.xla.lowering.registry import LOWERINGS, Context, lowers
 
 __all__ = [
     "LOWERINGS",
     "Context",
+    "bessel",
     "collectives",
     "control",
     "creation",
@@ -25,7 +30,10 @@ __all__ = [
     "lowers",
     "matmul",
     "memory",
+    "polynomials",
     "random",
     "reduction",
+    "rounding",
     "shape",
+    "special",
 ]

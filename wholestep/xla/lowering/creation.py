@@ -17,6 +17,7 @@ def full(ctx: Context, shape_or_like: object, value: float, **options: object) -
 
 
 @lowers(
+    aten._efficientzerotensor.default,
     aten.empty.memory_format,
     aten.empty_like.default,
     aten.empty_permuted.default,
@@ -38,4 +39,7 @@ def scalar_tensor(ctx: Context, value: float, **options: object) -> jax.Array:
 
 @lowers(aten.arange.start_step, context=True)
 def arange(ctx: Context, start: float, end: float, step: float = 1, **options: object) -> jax.Array:
-    return jnp.arange(start, end, step, result_dtype(ctx))
+    dtype = result_dtype(ctx)
+    if jnp.issubdtype(dtype, jnp.integer):  # bounds and step are rounded first
+        start, step = int(start), int(step)
+    return start + step * jnp.arange(ctx.node.meta["val"].shape[0], dtype=dtype)

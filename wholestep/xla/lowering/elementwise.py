@@ -16,25 +16,37 @@ aten = torch.ops.aten
 
 _UNARY: dict[Any, Callable[..., Any]] = {
     aten.abs.default: jnp.abs,
+    aten.acos.default: jnp.arccos,
+    aten.acosh.default: jnp.arccosh,
+    aten.asin.default: jnp.arcsin,
+    aten.asinh.default: jnp.arcsinh,
+    aten.atan.default: jnp.arctan,
+    aten.atanh.default: jnp.arctanh,
     aten.bitwise_not.default: jnp.invert,
     aten.cos.default: jnp.cos,
+    aten.cosh.default: jnp.cosh,
     aten.erf.default: lax.erf,
     aten.erfinv.default: lax.erf_inv,
     aten.exp.default: jnp.exp,
+    aten.exp2.default: jnp.exp2,
     aten.expm1.default: jnp.expm1,
     aten.isinf.default: jnp.isinf,
     aten.isnan.default: jnp.isnan,
     aten.log.default: jnp.log,
+    aten.log10.default: jnp.log10,
     aten.log1p.default: jnp.log1p,
+    aten.log2.default: jnp.log2,
     aten.logical_not.default: jnp.logical_not,
     aten.neg.default: jnp.negative,
     aten.reciprocal.default: jnp.reciprocal,
     aten.relu.default: jax.nn.relu,
     aten.rsqrt.default: lax.rsqrt,
     aten.sigmoid.default: jax.nn.sigmoid,
-    aten.sign.default: lambda x: (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype),  # 0 of a NaN, as PyTorch's
+    aten.signbit.default: lambda x: jnp.signbit(x) if jnp.issubdtype(x.dtype, jnp.floating) else x < 0,
     aten.sin.default: jnp.sin,
+    aten.sinh.default: jnp.sinh,
     aten.sqrt.default: jnp.sqrt,
+    aten.tan.default: jnp.tan,
     aten.tanh.default: jnp.tanh,
 }
 
@@ -58,10 +70,27 @@ for operator, function in _UNARY.items():
 for packet, function in _BINARY.items():
     elementwise(packet.Tensor, packet.Scalar)(function)
 
+elementwise(aten.atan2.default)(jnp.arctan2)
+elementwise(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar)(jnp.left_shift)
+elementwise(aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar)(jnp.right_shift)
+elementwise(aten.bitwise_left_shift.Scalar_Tensor)(jnp.left_shift)
+elementwise(aten.bitwise_right_shift.Scalar_Tensor)(jnp.right_shift)
+elementwise(aten.copysign.Tensor, aten.copysign.Scalar)(jnp.copysign)
+elementwise(aten.fmax.default)(jnp.fmax)
+elementwise(aten.fmin.default)(jnp.fmin)
+elementwise(aten.hypot.default)(jnp.hypot)
 elementwise(aten.maximum.default)(jnp.maximum)
 elementwise(aten.minimum.default)(jnp.minimum)
+elementwise(aten.nextafter.default)(jnp.nextafter)
 elementwise(aten.logical_and.default)(jnp.logical_and)
 elementwise(aten.logical_or.default)(jnp.logical_or)
+elementwise(aten.logical_xor.default)(jnp.logical_xor)
+
+
+@elementwise(aten.sign.default)
+def sign(x: jax.Array) -> jax.Array:
+    """0 of a NaN, as PyTorch's."""
+    return x if x.dtype.kind == "b" else (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
 
 
 @elementwise(aten.add.Tensor, aten.add.Scalar)
@@ -74,24 +103,31 @@ def sub(x: jax.Array, y: jax.Array, alpha: float = 1) -> jax.Array:
     return x - (y if alpha == 1 else y * alpha)
 
 
-@elementwise(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def rounded_division(x: jax.Array, y: jax.Array, *, rounding_mode: str | None) -> jax.Array:
-    if rounding_mode is None:
-        return jnp.divide(x, y)
-    if rounding_mode == "floor":
-        return jnp.floor_divide(x, y)
-    return lax.div(x, jnp.broadcast_to(jnp.asarray(y, x.dtype), x.shape)) if x.dtype.kind == "i" else jnp.trunc(x / y)
-
-
 @elementwise(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
-def power(x: jax.Array, y: jax.Array) -> jax.Array:
+def power(x: Any, y: Any) -> jax.Array:
     if isinstance(y, (int, float)) and float(y).is_integer():
         return lax.integer_pow(x, int(y))
-    return jnp.power(x, y)
+    if not (isinstance(y, jax.Array) and jnp.issubdtype(y.dtype, jnp.integer)):
+        return jnp.power(x, y)
+    # Integers: what is below one in size becomes 0.
+    x = jnp.asarray(x, y.dtype)
+    inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0))
+    return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0))).astype(y.dtype)
 
 
-@elementwise(aten.clamp.default)
-def clamp(x: jax.Array, min: float | None = None, max: float | None = None) -> jax.Array:
+@elementwise(aten.ldexp.Tensor)
+def ldexp(x: jax.Array, exponent: jax.Array) -> jax.Array:
+    return x * jnp.exp2(exponent)
+
+
+@lowers(aten.frexp.Tensor)
+def frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    mantissa, exponent = jnp.frexp(x.astype(jnp.float32))
+    return mantissa.astype(x.dtype), exponent
+
+
+@elementwise(aten.clamp.default, aten.clamp.Tensor)
+def clamp(x: jax.Array, min: Any = None, max: Any = None) -> jax.Array:
     return jnp.clip(x, min, max)
 
 
