@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._higher_order_ops.utils import reenter_make_fx
 from torch._subclasses import FakeTensor
@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.errors import GraphError
+from wholestep.graph.linear_algebra import DECOMPOSITIONS as LINEAR_ALGEBRA
 from wholestep.graph.random import number_draws
 from wholestep.graph.step import copy_graph
 from wholestep.graph.writes import remove_writes
@@ -57,6 +58,9 @@ _LOWERED_WHOLE = (
     aten.roll.default,
 )
 
+# Operators that PyTorch does not decompose unless asked to, and well.
+_DECOMPOSED = (aten.addmv, aten.linalg_vector_norm)
+
 
 class ForeignTensorError(GraphError):
     """A graph reads a tensor that is not among its inputs.
@@ -80,6 +84,7 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
             that submodule's path as `meta["module"]`; and, with or without, the line of code as `meta["line"]`.
     """
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
+    table |= get_decompositions(_DECOMPOSED) | LINEAR_ALGEBRA
     with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), _use_lazy_graph_module(True):
         graph_module = make_fx(_flat(function), decomposition_table=table, tracing_mode="fake")(*inputs)
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were

@@ -103,7 +103,9 @@ def where(ctx: Context, condition: jax.Array, x: jax.Array, y: jax.Array) -> jax
 
 @lowers(aten._to_copy.default, context=True)
 def to_copy(ctx: Context, x: jax.Array, **options: object) -> jax.Array:
-    return x.astype(result_dtype(ctx))
+    dtype = result_dtype(ctx)
+    complex_to_real = jnp.iscomplexobj(x) and dtype.kind not in "cb"
+    return (x.real if complex_to_real else x).astype(dtype)
 
 
 @lowers(aten.copy.default, context=True)
