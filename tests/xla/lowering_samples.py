@@ -341,6 +341,10 @@ SAMPLES = [
     row(aten.scalar_tensor.default, -inf),
     *(row(aten.arange.start_step, *bounds) for bounds in [(0, 5), (5, 0, -2), (0, 1, 0.1), (2, 2)]),
     row(aten.arange.start_step, 1, 6, 2, dtype=torch.bfloat16),
+    *(
+        row(op, i64(3, 5), i64(*batch, 3, 4), i64(*batch, 4, 5), beta=1.5, alpha=2.5)
+        for op, batch in [(aten.addmm.default, ()), (aten.addbmm.default, (2,))]
+    ),
     # Complex numbers. (Elementwise arithmetic with them: tests/operators.)
     *(row(op, c64(2, 3)) for op in (aten._conj_physical.default, aten.conj_physical.default, aten.angle.default)),
     *(
@@ -384,7 +388,7 @@ SAMPLES = [
         for scaling in (0, 1, 2)
         for size in (6, 7)
     ),
-    # Factorizations. Of those that are not unique, what is; for the rest see tests/operators/unique.py.
+    # Factorizations. Of those that are not unique, what is; tests/operators put the rest together again.
     *(row(aten._linalg_svd.default, x, False, False) for x in (f32(3, 4), f32(2, 4, 3), c64(3, 3), f32(0, 3))),
     *(
         Sample(aten._linalg_svd.default, (make(2, 3, 4), full), {}, aten._linalg_svd.default, values=False)

@@ -82,7 +82,12 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
         inputs: trees of fake tensors; the graph has one placeholder for each leaf, in order.
         module: where given, the nodes made while a submodule's forward runs, and those made by their gradients, get
             that submodule's path as `meta["module"]`; and, with or without, the line of code as `meta["line"]`.
+
+    Raises:
+        GraphError: an input is sparse.
     """
+    if any(isinstance(x, Tensor) and x.layout != torch.strided for x in tree_leaves(inputs)):
+        raise GraphError("sparse tensors cannot be captured; use x.to_dense()")
     table = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
     table |= get_decompositions(_DECOMPOSED) | LINEAR_ALGEBRA
     with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), _use_lazy_graph_module(True):
