@@ -60,6 +60,13 @@ def test_pseudoinverse_of_a_hermitian_matrix() -> None:
     check(aten.linalg_pinv.atol_rtol_tensor, x.mH @ x, rtol=torch.tensor(1e-3), hermitian=True)
 
 
+def test_pseudoinverse_of_float64_is_that_of_what_a_program_can_tell_apart() -> None:
+    x = torch.diag(torch.tensor([1.0, 1e-9], dtype=torch.float64))
+    for rtol in (None, torch.tensor(1e-15)):
+        result = DECOMPOSITIONS[aten.linalg_pinv.atol_rtol_tensor](x, rtol=rtol)
+        assert_close(result, torch.diag(torch.tensor([1.0, 0.0], dtype=torch.float64)))
+
+
 @pytest.mark.parametrize("driver", [None, "gels", "gelsy", "gelsd", "gelss"])
 @pytest.mark.parametrize("shape", [(4, 3), (3, 4), (2, 3, 3), (2, 0, 3)], ids=str)
 def test_least_squares(shape: tuple[int, ...], driver: str | None) -> None:

@@ -55,20 +55,28 @@ def pinv(x: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, h
     """By the singular values that are larger than the tolerances say."""
     if x.numel() == 0:
         return x.new_zeros(*x.shape[:-2], x.shape[-1], x.shape[-2])
-    if rtol is None:
-        default = torch.finfo(x.dtype).eps * max(x.shape[-2:])
-        rtol = torch.zeros_like(atol) if atol is not None else x.new_full((), default, dtype=torch.float64)
     if hermitian:
         values, right = torch.linalg.eigh(x)
         left, sizes = right, values.abs()
     else:
         left, values, adjoint = torch.linalg.svd(x, full_matrices=False)
         right, sizes = adjoint.mH, values
-    tolerance = rtol.unsqueeze(-1) * sizes.amax(-1, keepdim=True)
+    if rtol is None:
+        relative = sizes.new_full((1,), 0.0 if atol is not None else _rounding(x))
+    else:
+        relative = rtol.to(sizes.dtype).unsqueeze(-1)
+    if x.dtype in (torch.float64, torch.complex128):
+        relative = relative.clamp(min=_rounding(x))
+    tolerance = relative * sizes.amax(-1, keepdim=True)
     if atol is not None:
         tolerance = torch.maximum(atol.unsqueeze(-1), tolerance)
     inverted = torch.where(sizes > tolerance, values.reciprocal(), 0)
     return (right * inverted.unsqueeze(-2)) @ left.mH
+
+
+def _rounding(x: Tensor) -> float:
+    """What counts as 0 beside the largest singular value. Programs carry float64 as float32."""
+    return max(torch.finfo(x.dtype).eps, torch.finfo(torch.float32).eps) * max(x.shape[-2:])
 
 
 def lstsq(
@@ -83,13 +91,11 @@ def lstsq(
     rows, columns = x.shape[-2:]
     if rows > columns and driver in ("gelsd", "gelss"):
         raise GraphError(f"torch.linalg.lstsq with driver={driver!r} has residuals or none, depending on values")
-    if rcond is None:
-        rcond = torch.finfo(x.dtype).eps * max(rows, columns)
     vector = b.ndim == 1 or b.shape == x.shape[:-1]
     targets = b.unsqueeze(-1) if vector else b
     left, values, adjoint = torch.linalg.svd(x, full_matrices=False)
     largest = values.amax(-1, keepdim=True) if values.numel() else values
-    kept = values > largest * (0 if driver == "gels" else rcond)
+    kept = values > largest * (0 if driver == "gels" else _rounding(x) if rcond is None else rcond)
     inverted = torch.where(kept, values.reciprocal(), 0).unsqueeze(-1)
     solution = adjoint.mH @ (inverted * (left.mH @ targets))
     residuals, rank, sizes = values.new_empty(0), kept.new_empty(0, dtype=torch.int64), values.new_empty(0)

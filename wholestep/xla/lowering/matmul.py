@@ -30,7 +30,7 @@ def bmm(x: jax.Array, y: jax.Array) -> jax.Array:
 
 @lowers(aten.addmm.default)
 def addmm(bias: jax.Array, x: jax.Array, y: jax.Array, *, beta: float = 1, alpha: float = 1) -> jax.Array:
-    if x.dtype.kind == "i":
+    if x.dtype.kind in "iu":
         beta, alpha = int(beta), int(alpha)
     product = mm(x, y) if alpha == 1 else mm(x, y) * alpha
     if beta == 0:  # not even a NaN of the bias comes through
