@@ -152,5 +152,6 @@ def eager_loss(module: nn.Module, batch: Mapping[str, np.ndarray]) -> Tensor:
 
 def relative_error(value: np.ndarray, reference: np.ndarray) -> float:
     """||value - reference|| / ||reference||; the numerator alone where the reference is zero."""
-    scale = float(np.linalg.norm(reference.astype(np.float64)))
-    return float(np.linalg.norm(value.astype(np.float64) - reference.astype(np.float64))) / (scale or 1.0)
+    wide = np.complex128 if np.iscomplexobj(reference) else np.float64
+    scale = float(np.linalg.norm(reference.astype(wide)))
+    return float(np.linalg.norm(value.astype(wide) - reference.astype(wide))) / (scale or 1.0)

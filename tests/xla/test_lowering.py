@@ -80,7 +80,12 @@ def run(module: fx.GraphModule, inputs: list[Tensor], key: jax.Array | None = No
 
 
 def as_float32(value: Tensor | jax.Array) -> np.ndarray:
-    """Every dtype of the samples in one that NumPy knows, exactly (their integers are small)."""
+    """Every dtype of the samples in one that NumPy knows, exactly (their integers are small); complex ones stay so."""
+    if isinstance(value, Tensor) and value.is_complex():
+        return value.resolve_conj().numpy()
+    value = value.resolve_neg() if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor) and jnp.iscomplexobj(value):
+        return np.asarray(value)
     return value.float().numpy() if isinstance(value, Tensor) else np.asarray(value, np.float32)
 
 
@@ -102,7 +107,8 @@ def check_result(result: jax.Array, reference: Tensor, values: bool, where: str)
     finite = np.isfinite(want)
     np.testing.assert_array_equal(value[~finite], want[~finite], where)
     narrowest = torch.bfloat16 if reference.dtype.itemsize == 2 else torch.float32
-    tolerance = TOLERANCE[narrowest] if reference.dtype.is_floating_point else 0
+    inexact = reference.dtype.is_floating_point or reference.dtype.is_complex
+    tolerance = TOLERANCE[narrowest] if inexact else 0
     assert relative_error(value[finite], want[finite]) <= tolerance, f"{where}: {value} is not {want}"
 
 

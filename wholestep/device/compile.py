@@ -24,9 +24,9 @@ from torch.utils.checkpoint import CheckpointPolicy
 from wholestep.device.graph_breaks import report_graph_breaks
 from wholestep.device.transfer import draw_key, from_jax, to_jax
 from wholestep.errors import LoweringError
+from wholestep.graph.decompositions import decompositions
 from wholestep.graph.random import is_random, number_draws
 from wholestep.graph.step import graph_module
-from wholestep.graph.trace import decompositions
 from wholestep.xla.function import GraphFunction
 
 _LINE = re.compile(r'File "(.+)", line (\d+)')

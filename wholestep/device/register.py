@@ -10,7 +10,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 from wholestep.device.dispatch import call
 from wholestep.device.kernels import KERNELS
 from wholestep.device.module import TpuModule
-from wholestep.graph.trace import decompositions
+from wholestep.graph.decompositions import decompositions
 from wholestep.xla.lowering import LOWERINGS
 
 _LIBRARIES: list[torch.library.Library] = []

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
-from torch._decomp import core_aten_decompositions
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._guards import detect_fake_mode
 from torch._higher_order_ops.utils import reenter_make_fx
@@ -33,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from wholestep.errors import DataDependentError, GraphError
-from wholestep.graph.random import DECOMPOSITIONS as RANDOM
+from wholestep.graph.decompositions import decompositions
 from wholestep.graph.random import number_draws
 from wholestep.graph.step import copy_graph
 from wholestep.graph.writes import remove_writes
@@ -52,15 +51,6 @@ _MACHINERY = tuple(
     )
 )
 
-# Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
-# the embedding's gradient would become scatters, a roll a gather.
-_LOWERED_WHOLE = (
-    aten.nll_loss_forward.default,
-    aten.nll_loss_backward.default,
-    aten.embedding_dense_backward.default,
-    aten.roll.default,
-)
-
 # Operators whose results' shapes depend on values -> what to write instead.
 _FIXED_SHAPES = {
     aten._unique2: "torch.sort leaves equal values side by side, and a mask can tell the first of each",
@@ -69,11 +59,6 @@ _FIXED_SHAPES = {
     aten.unique_consecutive: "a mask, x[1:] != x[:-1], can tell the first of each run",
     aten.unique_dim: "torch.sort leaves equal values side by side, and a mask can tell the first of each",
 }
-
-
-def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
-    """PyTorch's rules for the operators that graphs are made without."""
-    return {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE} | RANDOM
 
 
 class ForeignTensorError(GraphError):
@@ -99,8 +84,10 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
 
     Raises:
         DataDependentError: a shape, or what Python does, depends on values.
-        GraphError: it reads a tensor that it was not given, or writes into what others see.
+        GraphError: it reads a tensor that it was not given, writes into what others see, or an input is sparse.
     """
+    if any(isinstance(x, Tensor) and x.layout != torch.strided for x in tree_leaves(inputs)):
+        raise GraphError("sparse tensors cannot be captured; use x.to_dense()")
     make = make_fx(_flat(function), decomposition_table=decompositions(), tracing_mode="fake")
     with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), _use_lazy_graph_module(True):
         try:

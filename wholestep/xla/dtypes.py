@@ -21,6 +21,8 @@ _CARRIED = {
     torch.uint8: jnp.uint8,
     torch.uint32: jnp.uint32,
     torch.bool: jnp.bool_,
+    torch.complex128: jnp.complex64,
+    torch.complex64: jnp.complex64,
 }
 
 

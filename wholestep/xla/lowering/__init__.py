@@ -1,39 +1,11 @@
 """ATen -> JAX. Importing this package fills the table; each file is one family of operators."""
 
-from wholestep.xla.lowering import (
-    bessel,
-    collectives,
-    control,
-    creation,
-    elementwise,
-    indexing,
-    matmul,
-    memory,
-    polynomials,
-    random,
-    reduction,
-    rounding,
-    shape,
-    special,
-)
+import importlib
+import pkgutil
+
 from wholestep.xla.lowering.registry import LOWERINGS, Context, lowers
 
-__all__ = [
-    "LOWERINGS",
-    "Context",
-    "bessel",
-    "collectives",
-    "control",
-    "creation",
-    "elementwise",
-    "indexing",
-    "lowers",
-    "matmul",
-    "memory",
-    "polynomials",
-    "random",
-    "reduction",
-    "rounding",
-    "shape",
-    "special",
-]
+for _family in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_family.name}")
+
+__all__ = ["LOWERINGS", "Context", "lowers"]

@@ -30,7 +30,15 @@ def bmm(x: jax.Array, y: jax.Array) -> jax.Array:
 
 @lowers(aten.addmm.default)
 def addmm(bias: jax.Array, x: jax.Array, y: jax.Array, *, beta: float = 1, alpha: float = 1) -> jax.Array:
+    if x.dtype.kind in "iu":
+        beta, alpha = int(beta), int(alpha)
     product = mm(x, y) if alpha == 1 else mm(x, y) * alpha
     if beta == 0:  # not even a NaN of the bias comes through
         return product
     return (bias if beta == 1 else bias * beta) + product
+
+
+@lowers(aten.addbmm.default)
+def addbmm(bias: jax.Array, x: jax.Array, y: jax.Array, *, beta: float = 1, alpha: float = 1) -> jax.Array:
+    """The sum of a batch of products is one product."""
+    return addmm(bias, x.swapaxes(0, 1).reshape(x.shape[1], -1), y.reshape(-1, y.shape[-1]), beta=beta, alpha=alpha)

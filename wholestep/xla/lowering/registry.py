@@ -84,8 +84,9 @@ def result_dtype(ctx: Context) -> Any:
 def _computation_dtype(node: fx.Node) -> Any:
     """The dtype in which the node's operands meet."""
     operands = [arg.meta["val"] if isinstance(arg, fx.Node) else arg for arg in node.args]
-    operands = [arg for arg in operands if isinstance(arg, (torch.Tensor, int, float, bool))]
+    operands = [arg for arg in operands if isinstance(arg, (torch.Tensor, int, float, bool, complex))]
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     result = node.meta["val"].dtype
     _, met = elementwise_dtypes(*operands, type_promotion_kind=kind)
-    return carried(result if result.is_floating_point and not met.is_floating_point else met)
+    exact = not (met.is_floating_point or met.is_complex)
+    return carried(result if result.is_floating_point and exact else met)
