@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.fx.traceback as fx_traceback
 from torch import Tensor, fx, nn
-from torch._decomp import core_aten_decompositions
+from torch._decomp import core_aten_decompositions, get_decompositions
 from torch._functorch._aot_autograd.logging_utils import setup_stacktrace_preservation_hooks
 from torch._higher_order_ops.utils import reenter_make_fx
 from torch._subclasses import FakeTensor
@@ -49,18 +49,41 @@ _MACHINERY = tuple(
 )
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
-# the embedding's gradient would become scatters, a roll a gather.
+# the embedding's gradient would become scatters, a roll a gather, interpolation gathers at places that are computed. Of
+# attention, the decomposition would save all probabilities for the gradient.
 _LOWERED_WHOLE = (
     aten.nll_loss_forward.default,
     aten.nll_loss_backward.default,
     aten.embedding_dense_backward.default,
     aten.roll.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten.multi_margin_loss.default,
+    aten.upsample_nearest1d.default,
+    aten.upsample_nearest2d.default,
+    aten.upsample_nearest3d.default,
+    aten._upsample_nearest_exact1d.default,
+    aten._upsample_nearest_exact2d.default,
+    aten._upsample_nearest_exact3d.default,
+    aten.upsample_linear1d.default,
+)
+
+# Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means.
+_DECOMPOSED = (
+    aten.elu,
+    aten.gelu,
+    aten.hardtanh,
+    aten.leaky_relu,
+    aten.native_batch_norm,
+    aten.native_layer_norm,
+    aten.linalg_vector_norm,
+    aten.rrelu_with_noise_backward,
 )
 
 
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """PyTorch's rules for the operators that graphs are made without."""
-    return {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
+    core = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
+    return core | get_decompositions(_DECOMPOSED)
 
 
 class ForeignTensorError(GraphError):

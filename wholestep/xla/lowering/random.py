@@ -16,11 +16,24 @@ from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 aten = torch.ops.aten
 
 
-def _draw(ctx: Context, sample: Sample) -> jax.Array:
+def draw(ctx: Context, shape: tuple[int, ...], sample: Sample) -> jax.Array:
+    """What the node that is lowered draws.
+
+    Raises:
+        LoweringError: the program has no key.
+    """
     if ctx.draws.key is None:
         raise LoweringError(f"{ctx.node.target} draws random numbers, but the program has no key")
+<<<<<<< HEAD
     drawn = tree_leaves(ctx.node.meta["val"])[0]
     return ctx.draws.sample(ctx.node.meta["draw"], tuple(drawn.shape), sample)
+=======
+    return ctx.draws.sample(ctx.node.meta["draw"], shape, sample)
+
+
+def _draw(ctx: Context, sample: Sample) -> jax.Array:
+    return draw(ctx, tuple(ctx.node.meta["val"].shape), sample)
+>>>>>>> 2e279d4 (Convolutions, pooling, interpolation, sampling, bags, attention and margin losses)
 
 
 @lowers(aten.uniform.default, context=True)
@@ -31,6 +44,21 @@ def uniform(ctx: Context, x: jax.Array, low: float = 0, high: float = 1, generat
 @lowers(aten.normal_functional.default, context=True)
 def normal(ctx: Context, x: jax.Array, mean: float = 0, std: float = 1, generator: object = None) -> jax.Array:
     return mean + std * _draw(ctx, lambda key, shape: jax.random.normal(key, shape, result_dtype(ctx)))
+
+
+@lowers(
+    aten.normal.float_float,
+    aten.normal.float_Tensor,
+    aten.normal.Tensor_float,
+    aten.normal.Tensor_Tensor,
+    context=True,
+)
+def normal_of_each(
+    ctx: Context, mean: jax.Array | float, std: jax.Array | float, *shape: object, **options: object
+) -> jax.Array:
+    """With a mean and a deviation for each element, or for all."""
+    drawn = _draw(ctx, lambda key, shape: jax.random.normal(key, shape, result_dtype(ctx)))
+    return (mean + std * drawn).astype(result_dtype(ctx))
 
 
 @lowers(aten.rand.default, aten.rand_like.default, context=True)
