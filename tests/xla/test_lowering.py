@@ -38,6 +38,10 @@ aten = torch.ops.aten
 RANDOM = {
     aten.uniform.default,
     aten.normal_functional.default,
+    aten.normal.float_float,
+    aten.normal.float_Tensor,
+    aten.normal.Tensor_float,
+    aten.normal.Tensor_Tensor,
     aten.rand.default,
     aten.rand_like.default,
     aten.randn.default,

@@ -67,9 +67,8 @@ def fractional_max_pool(
     ]
     flat = jnp.zeros((len(planes), *[1] * (2 * dims)), jnp.int32)
     for dim, (place, n) in enumerate(zip(places, extent, strict=True)):
-        shape = [len(planes), *[1] * (2 * dims)]
-        shape[1 + dim], shape[1 + dims + dim] = place.shape[1:]
-        flat = flat * n + place.reshape(shape)
+        others = [each for each in range(1, 1 + 2 * dims) if each not in (1 + dim, 1 + dims + dim)]
+        flat = flat * n + jnp.expand_dims(place, others)
     flat = flat.reshape(len(planes), math.prod(size) * math.prod(kernel))
     values = jnp.take_along_axis(planes.reshape(len(planes), math.prod(extent)), flat, 1)
     shape = (len(planes), *size, math.prod(kernel))
@@ -85,7 +84,7 @@ def fractional_max_pool_backward(
 
 
 def _random_starts(samples: jax.Array, extent: int, size: int, width: int) -> jax.Array:
-    """int32[planes, size] (Graham, "Fractional max-pooling", 2014): steps of about one size, the last window at the end."""
+    """int32[planes, size] (Graham, "Fractional max-pooling", 2014): steps alike but one, the last at the end."""
     alpha = np.float32(extent - width) / np.float32(max(size - 1, 1))
     steps = jnp.arange(size, dtype=jnp.float32)
     samples = samples.astype(jnp.float32)[:, None]

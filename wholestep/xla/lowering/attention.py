@@ -1,4 +1,4 @@
-"""PyTorch's fused attention, as matrix products and a softmax. For long rows a kernel is faster: `wholestep/kernels`."""
+"""PyTorch's fused attention as products and a softmax. For long rows a kernel is faster: `wholestep/kernels`."""
 
 from __future__ import annotations
 

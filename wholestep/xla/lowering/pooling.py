@@ -136,7 +136,7 @@ def _counts(windows: _Windows, padding_counts: bool) -> np.ndarray:
     return reduce(np.multiply.outer, counts)
 
 
-# A window's places are looked at one after the other, each a strided slice: that fuses, and nothing gathers or scatters.
+# A window's places are looked at one after the other, each a strided slice: that fuses; nothing gathers or scatters.
 
 
 @lowers(aten.max_pool2d_with_indices.default, aten.max_pool3d_with_indices.default, context=True)

@@ -21,13 +21,17 @@ Taps = tuple[np.ndarray, np.ndarray]
 """`(int[out, taps], float32[out, taps])`: which elements make up each result along a dimension, and their weights."""
 
 
-def _nearest(shift: float) -> Callable[..., Taps]:
-    def taps(extent: int, size: int, scale: float | None) -> Taps:
-        step = _step(extent, size, scale)
-        places = np.floor((np.arange(size, dtype=np.float32) + np.float32(shift)) * step)
-        return np.minimum(places.astype(int), extent - 1)[:, None], np.ones((size, 1), np.float32)
+def _nearest(extent: int, size: int, scale: float | None) -> Taps:
+    if size in (extent, 2 * extent):  # whatever the scale
+        places = np.arange(size) * extent // size
+    else:
+        places = np.floor(np.arange(size, dtype=np.float32) * _step(extent, size, scale)).astype(int)
+    return np.minimum(places, extent - 1)[:, None], np.ones((size, 1), np.float32)
 
-    return taps
+
+def _nearest_exact(extent: int, size: int, scale: float | None) -> Taps:
+    places = np.floor((np.arange(size, dtype=np.float32) + np.float32(0.5)) * _step(extent, size, scale))
+    return np.minimum(places.astype(int), extent - 1)[:, None], np.ones((size, 1), np.float32)
 
 
 def _linear(extent: int, size: int, scale: float | None, align_corners: bool) -> Taps:
@@ -129,12 +133,12 @@ def _lower_interpolation(name: str, rule: Callable[..., Taps]) -> None:
 
 
 for _name, _rule in {
-    "upsample_nearest1d": _nearest(0),
-    "upsample_nearest2d": _nearest(0),
-    "upsample_nearest3d": _nearest(0),
-    "_upsample_nearest_exact1d": _nearest(0.5),
-    "_upsample_nearest_exact2d": _nearest(0.5),
-    "_upsample_nearest_exact3d": _nearest(0.5),
+    "upsample_nearest1d": _nearest,
+    "upsample_nearest2d": _nearest,
+    "upsample_nearest3d": _nearest,
+    "_upsample_nearest_exact1d": _nearest_exact,
+    "_upsample_nearest_exact2d": _nearest_exact,
+    "_upsample_nearest_exact3d": _nearest_exact,
     "upsample_linear1d": _linear,
     "upsample_bilinear2d": _linear,
     "upsample_trilinear3d": _linear,
@@ -151,7 +155,7 @@ for _name, _rule in {
     aten.replication_pad3d_backward.default,
 )
 def replication_pad_backward(grad: jax.Array, x: jax.Array, padding: Sequence[int]) -> jax.Array:
-    each = []
+    each: list[Taps] = []
     for dim in range(len(padding) // 2):  # PyTorch lists the last dimension first
         extent, (low, high) = x.shape[-1 - dim], padding[2 * dim : 2 * dim + 2]
         places = np.clip(np.arange(-low, extent + high), 0, extent - 1)[:, None]
