@@ -15,16 +15,36 @@ from wholestep.graph.random import DECOMPOSITIONS as RANDOM
 aten = torch.ops.aten
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
-# the embedding's gradient would become scatters, a roll a gather.
+# the embedding's gradient would become scatters, a roll a gather, interpolation gathers at places that are computed. Of
+# attention, the decomposition would save all probabilities for the gradient.
 _LOWERED_WHOLE = (
     aten.nll_loss_forward.default,
     aten.nll_loss_backward.default,
     aten.embedding_dense_backward.default,
     aten.roll.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten.multi_margin_loss.default,
+    aten.upsample_nearest1d.default,
+    aten.upsample_nearest2d.default,
+    aten.upsample_nearest3d.default,
+    aten._upsample_nearest_exact1d.default,
+    aten._upsample_nearest_exact2d.default,
+    aten._upsample_nearest_exact3d.default,
+    aten.upsample_linear1d.default,
 )
 
-# Operators that PyTorch does not decompose unless asked to, and well.
-_DECOMPOSED = (aten.addmv, aten.linalg_vector_norm)
+# Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means.
+_DECOMPOSED = (
+    aten.addmv,
+    aten.elu,
+    aten.gelu,
+    aten.hardtanh,
+    aten.leaky_relu,
+    aten.linalg_vector_norm,
+    aten.native_batch_norm,
+    aten.native_layer_norm,
+    aten.rrelu_with_noise_backward,
+)
 
 
 @functools.cache

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from wholestep.errors import LoweringError
 from wholestep.xla.lowering.registry import lowers
 
 aten = torch.ops.aten
@@ -30,12 +29,13 @@ def embedding(
 def embedding_dense_backward(
     grad: jax.Array, indices: jax.Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> jax.Array:
-    if scale_grad_by_freq:
-        raise LoweringError("embedding with scale_grad_by_freq=True has no lowering to XLA yet")
-    rows = grad.reshape(-1, grad.shape[-1])
+    rows, places = grad.reshape(-1, grad.shape[-1]), indices.reshape(-1)
     if padding_idx >= 0:
-        rows = jnp.where(indices.reshape(-1, 1) == padding_idx, 0, rows)
-    return jnp.zeros((num_weights, rows.shape[-1]), grad.dtype).at[indices.reshape(-1)].add(rows, mode="drop")
+        rows = jnp.where(places[:, None] == padding_idx, 0, rows)
+    if scale_grad_by_freq:
+        times = jnp.zeros(num_weights, jnp.int32).at[places].add(1, mode="drop")
+        rows /= times[places][:, None].astype(rows.dtype)
+    return jnp.zeros((num_weights, rows.shape[-1]), grad.dtype).at[places].add(rows, mode="drop")
 
 
 def _picked(target: jax.Array, classes: int, ignore_index: int) -> jax.Array:

@@ -19,7 +19,7 @@ from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 aten = torch.ops.aten
 
 
-def _draw(ctx: Context, sample: Sample, of_rows: bool = True, shape: tuple[int, ...] | None = None) -> jax.Array:
+def draw(ctx: Context, sample: Sample, of_rows: bool = True, shape: tuple[int, ...] | None = None) -> jax.Array:
     """What the node draws.
 
     Args:
@@ -36,27 +36,27 @@ def _draw(ctx: Context, sample: Sample, of_rows: bool = True, shape: tuple[int, 
 
 @lowers(aten.uniform.default, context=True)
 def uniform(ctx: Context, x: jax.Array, low: float = 0, high: float = 1, generator: object = None) -> jax.Array:
-    return _draw(ctx, lambda key, shape: jax.random.uniform(key, shape, result_dtype(ctx), low, high))
+    return draw(ctx, lambda key, shape: jax.random.uniform(key, shape, result_dtype(ctx), low, high))
 
 
 @lowers(aten.normal_functional.default, context=True)
 def normal(ctx: Context, x: jax.Array, mean: float = 0, std: float = 1, generator: object = None) -> jax.Array:
-    return mean + std * _draw(ctx, lambda key, shape: jax.random.normal(key, shape, result_dtype(ctx)))
+    return mean + std * draw(ctx, lambda key, shape: jax.random.normal(key, shape, result_dtype(ctx)))
 
 
 @lowers(aten.rand.default, aten.rand_like.default, context=True)
 def rand(ctx: Context, like: jax.Array | Sequence[int], **options: object) -> jax.Array:
-    return _draw(ctx, lambda key, shape: jax.random.uniform(key, shape, result_dtype(ctx)))
+    return draw(ctx, lambda key, shape: jax.random.uniform(key, shape, result_dtype(ctx)))
 
 
 @lowers(aten.randn.default, aten.randn_like.default, context=True)
 def randn(ctx: Context, like: jax.Array | Sequence[int], **options: object) -> jax.Array:
-    return _draw(ctx, lambda key, shape: jax.random.normal(key, shape, result_dtype(ctx)))
+    return draw(ctx, lambda key, shape: jax.random.normal(key, shape, result_dtype(ctx)))
 
 
 @lowers(aten.bernoulli.p, context=True)
 def bernoulli(ctx: Context, x: jax.Array, p: float = 0.5, generator: object = None) -> jax.Array:
-    drawn = _draw(ctx, lambda key, shape: jax.random.bernoulli(key, p, shape))
+    drawn = draw(ctx, lambda key, shape: jax.random.bernoulli(key, p, shape))
     return drawn.astype(result_dtype(ctx))
 
 
@@ -64,7 +64,7 @@ def bernoulli(ctx: Context, x: jax.Array, p: float = 0.5, generator: object = No
 def native_dropout(ctx: Context, x: jax.Array, p: float, train: bool | None = True) -> tuple[jax.Array, jax.Array]:
     if not train:
         return x, jnp.ones(x.shape, jnp.bool_)
-    kept = _draw(ctx, lambda key, shape: jax.random.bernoulli(key, 1 - p, shape))
+    kept = draw(ctx, lambda key, shape: jax.random.bernoulli(key, 1 - p, shape))
     # A division in fp32, rounded to x's dtype: the factor itself is not rounded. Of p = 1 nothing is left.
     scaled = (x.astype(jnp.float32) * (1 / (1 - p) if p < 1 else 0)).astype(x.dtype)
     return jnp.where(kept, scaled, jnp.zeros_like(x)), kept
@@ -82,22 +82,22 @@ def bernoulli_like(ctx: Context, x: jax.Array, p: jax.Array, generator: object =
 
 @lowers(aten.exponential.default, context=True)
 def exponential(ctx: Context, x: jax.Array, rate: float = 1, generator: object = None) -> jax.Array:
-    return (_draw(ctx, jax.random.exponential) / rate).astype(result_dtype(ctx))
+    return (draw(ctx, jax.random.exponential) / rate).astype(result_dtype(ctx))
 
 
 @lowers(aten.cauchy.default, context=True)
 def cauchy(ctx: Context, x: jax.Array, median: float = 0, sigma: float = 1, generator: object = None) -> jax.Array:
-    return (median + sigma * _draw(ctx, jax.random.cauchy)).astype(result_dtype(ctx))
+    return (median + sigma * draw(ctx, jax.random.cauchy)).astype(result_dtype(ctx))
 
 
 @lowers(aten.log_normal.default, context=True)
 def log_normal(ctx: Context, x: jax.Array, mean: float = 1, std: float = 2, generator: object = None) -> jax.Array:
-    return jnp.exp(mean + std * _draw(ctx, jax.random.normal)).astype(result_dtype(ctx))
+    return jnp.exp(mean + std * draw(ctx, jax.random.normal)).astype(result_dtype(ctx))
 
 
 @lowers(aten.geometric.default, context=True)
 def geometric(ctx: Context, x: jax.Array, p: float, generator: object = None) -> jax.Array:
-    return _draw(ctx, lambda key, shape: jax.random.geometric(key, p, shape)).astype(result_dtype(ctx))
+    return draw(ctx, lambda key, shape: jax.random.geometric(key, p, shape)).astype(result_dtype(ctx))
 
 
 @lowers(
@@ -108,7 +108,7 @@ def geometric(ctx: Context, x: jax.Array, p: float, generator: object = None) ->
     context=True,
 )
 def normal_of(ctx: Context, mean: Any, std: Any = 1, *shape: object, **options: object) -> jax.Array:
-    return (mean + std * _draw(ctx, jax.random.normal)).astype(result_dtype(ctx))
+    return (mean + std * draw(ctx, jax.random.normal)).astype(result_dtype(ctx))
 
 
 @lowers(aten.randint.default, aten.randint_like.default, context=True)
@@ -140,7 +140,7 @@ def random(ctx: Context, x: jax.Array, generator: object = None) -> jax.Array:
 @lowers(aten.randperm.default, context=True)
 def randperm(ctx: Context, count: int, **options: object) -> jax.Array:
     # Its elements are no rows: the parts of a batch draw the same.
-    drawn = _draw(ctx, lambda key, shape: jax.random.permutation(key, count), of_rows=False)
+    drawn = draw(ctx, lambda key, shape: jax.random.permutation(key, count), of_rows=False)
     return drawn.astype(result_dtype(ctx))
 
 
@@ -153,15 +153,15 @@ def multinomial(
     of_rows = weights.ndim > 1
     if replacement:
         below = jnp.cumsum(weights, -1)
-        drawn = _draw(ctx, jax.random.uniform, of_rows) * below[..., -1:]
+        drawn = draw(ctx, jax.random.uniform, of_rows) * below[..., -1:]
         return jnp.sum(below[..., None, :] <= drawn[..., None], -1).astype(result_dtype(ctx))
-    noise = _draw(ctx, jax.random.gumbel, of_rows, weights.shape)
+    noise = draw(ctx, jax.random.gumbel, of_rows, weights.shape)
     return lax.top_k(jnp.log(weights) + noise, count)[1].astype(result_dtype(ctx))
 
 
 def _unit(ctx: Context) -> jax.Array:
     """Uniform in [0, 1), to compare probabilities with."""
-    return _draw(ctx, jax.random.uniform)
+    return draw(ctx, jax.random.uniform)
 
 
 def _integers(ctx: Context, low: int, high: int) -> jax.Array:
@@ -171,7 +171,7 @@ def _integers(ctx: Context, low: int, high: int) -> jax.Array:
             f"{ctx.node.target} draws integers in [{low}, {high}), and programs carry integers in 32 bits"
         )
     # `high` itself need not fit.
-    drawn = _draw(ctx, lambda key, shape: low + jax.random.randint(key, shape, 0, high - low, jnp.uint32).astype(int))
+    drawn = draw(ctx, lambda key, shape: low + jax.random.randint(key, shape, 0, high - low, jnp.uint32).astype(int))
     return drawn.astype(result_dtype(ctx))
 
 
