@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from wholestep.errors import GraphError
 from wholestep.graph.random import number_draws
 from wholestep.graph.step import copy_graph
+from wholestep.graph.strided import read_strided_from_owners
 from wholestep.graph.writes import remove_writes
 
 aten = torch.ops.aten
@@ -79,26 +80,28 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
         module: where given, the nodes made while a submodule's forward runs, and those made by their gradients, get
             that submodule's path as `meta["module"]`; and, with or without, the line of code as `meta["line"]`.
     """
-    table = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
     with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), _use_lazy_graph_module(True):
-        graph_module = make_fx(_flat(function), decomposition_table=table, tracing_mode="fake")(*inputs)
+        graph_module = make_fx(_flat(function), decomposition_table=_decompositions(), tracing_mode="fake")(*inputs)
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
-    _finish(graph_module)
-    return graph_module
+    return _finished(graph_module)
 
 
 def trace_body(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> fx.GraphModule:
     """The same for a part of what is being traced: a graph of its own, from tensors of the trace or fakes like them."""
-    body = reenter_make_fx(function)(*inputs)
-    _finish(body)
-    return body
+    return _finished(reenter_make_fx(function)(*inputs))
 
 
-def _finish(graph_module: fx.GraphModule) -> None:
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    return {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
+
+
+def _finished(graph_module: fx.GraphModule) -> fx.GraphModule:
     _label(graph_module)
     _check_closed(graph_module)
-    remove_writes(graph_module)
+    read_strided_from_owners(graph_module)
+    graph_module = remove_writes(graph_module, _decompositions())
     number_draws(node for node in graph_module.graph.nodes if "draw" not in node.meta)
+    return graph_module
 
 
 def record(
