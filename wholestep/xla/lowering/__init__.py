@@ -10,7 +10,11 @@ from wholestep.xla.lowering import (
     memory,
     random,
     reduction,
+    scan,
+    scatter,
     shape,
+    sorting,
+    strided,
 )
 from wholestep.xla.lowering.registry import LOWERINGS, Context, lowers
 
@@ -27,5 +31,9 @@ __all__ = [
     "memory",
     "random",
     "reduction",
+    "scan",
+    "scatter",
     "shape",
+    "sorting",
+    "strided",
 ]
