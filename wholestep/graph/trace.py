@@ -35,6 +35,7 @@ from wholestep.errors import DataDependentError, GraphError
 from wholestep.graph.decompositions import decompositions
 from wholestep.graph.random import number_draws
 from wholestep.graph.step import copy_graph
+from wholestep.graph.strided import read_strided_from_owners
 from wholestep.graph.writes import remove_writes
 
 aten = torch.ops.aten
@@ -95,22 +96,21 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             raise _data_dependent(error) from error
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
-    _finish(graph_module)
-    return graph_module
+    return _finished(graph_module)
 
 
 def trace_body(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tensor]) -> fx.GraphModule:
     """The same for a part of what is being traced: a graph of its own, from tensors of the trace or fakes like them."""
-    body = reenter_make_fx(function)(*inputs)
-    _finish(body)
-    return body
+    return _finished(reenter_make_fx(function)(*inputs))
 
 
-def _finish(graph_module: fx.GraphModule) -> None:
+def _finished(graph_module: fx.GraphModule) -> fx.GraphModule:
     _label(graph_module)
     _check_closed(graph_module)
-    remove_writes(graph_module)
+    read_strided_from_owners(graph_module)
+    graph_module = remove_writes(graph_module, decompositions())
     number_draws(node for node in graph_module.graph.nodes if "draw" not in node.meta)
+    return graph_module
 
 
 def record(

@@ -1,85 +1,125 @@
-"""Operators that write in place -> the operators that return what would have been written.
+"""Operators that write in place -> operators that return what would have been written.
 
-A traced graph is a function of values. Tracing already lets whatever reads a tensor after a write read the write's
-result, so the two are the same unless a *view* of the tensor is about: a write through a view, or a view that is read
-after a write to its base. Those are refused.
+A traced graph is a function of values; a write, though, also changes what the written tensor's views hold, and what the
+tensor holds that it is a view of. PyTorch's functionalization knows which: the graph is traced once more under it.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
 import torch
-from torch import fx
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import (
+    PythonKeyTracer,
+    disable_proxy_modes_tracing,
+    get_proxy_mode,
+    make_fx,
+    track_tensor_tree,
+)
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from wholestep.errors import GraphError
 
-aten = torch.ops.aten
-
-# Where the operator that returns the value is not the writing one's name without the underscore.
-_RETURNING = {
-    aten.bernoulli_.float: aten.bernoulli.p,
-    aten.normal_.default: aten.normal_functional.default,
-}
+_LABELS: dict[str, Any] = {"module": "", "line": "", "backward": False}
 
 
-def remove_writes(graph_module: fx.GraphModule) -> None:
-    """Replace, in place, every writing operator of this graph (not of its bodies).
+def remove_writes(graph_module: fx.GraphModule, decompositions: Mapping[Any, Callable[..., Any]]) -> fx.GraphModule:
+    """The graph without writes in place; the same one, if it has none. Bodies of loops and calls stay as they are.
+
+    What is written into an input is what the graph itself reads of it from then on; who gave the input sees nothing.
+
+    Args:
+        graph_module: traced and labelled.
+        decompositions: what it was traced with.
 
     Raises:
-        GraphError: a write that another view would see, or that has no returning form; all of them, with the modules
-            they are in.
+        GraphError: an operator writes that is not PyTorch's own; all of them, with the modules they are in.
     """
-    graph = graph_module.graph
-    writes = [node for node in graph.nodes if _writes(node)]
+    writes = [node for node in graph_module.graph.nodes if _writes(node)]
     if not writes:
-        return
-    order = {node: i for i, node in enumerate(graph.nodes)}
-    returning = {node: _returning(node.target) for node in writes if not _seen_by_a_view(node, order)}
+        return graph_module
     refused = {
-        f"  {node.target}: in {node.meta.get('module') or 'the root module'}"
-        for node in writes
-        if returning.get(node) is None
+        f"  {node.target}: in {node.meta.get('module') or 'the root module'}" for node in writes if not _is_run(node)
     }
     if refused:
-        raise GraphError(
-            "these operators write in place into what others see; use their other forms:\n" + "\n".join(sorted(refused))
-        )
-    for node, target in returning.items():
-        node.target = target
-    graph_module.recompile()
+        raise GraphError("these operators write in place; use their other forms:\n" + "\n".join(sorted(refused)))
+
+    def functional(*inputs: Tensor) -> list[Tensor]:
+        return _Retrace(graph_module).run(*inputs)
+
+    inputs = [node.meta["val"] for node in graph_module.graph.find_nodes(op="placeholder")]
+    # What autograd and autocast did is in the graph already.
+    with disable_proxy_modes_tracing(), torch.no_grad(), torch._C._DisableAutocast():
+        return make_fx(functional, decomposition_table=dict(decompositions), tracing_mode="fake")(*inputs)
 
 
 def _writes(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def _returning(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
-    if operator in _RETURNING:
-        return _RETURNING[operator]
-    name = operator._schema.name.removeprefix("aten::")
-    packet = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
-    return getattr(packet, operator._overloadname, None) if packet is not None else None
+def _is_run(node: fx.Node) -> bool:
+    """Whether the node may be a view or a write, or hands one on; all others only take values and return new ones."""
+    return node.target is operator.getitem or getattr(node.target, "namespace", None) in ("aten", "prims")
 
 
-def _seen_by_a_view(write: fx.Node, order: dict[fx.Node, int]) -> bool:
-    """Whether the written tensor is a view, or has one that is read after the write."""
-    base = write.args[0]
-    versions = [base]
-    while isinstance(base, fx.Node) and _writes(base):
-        base = base.args[0]
-        versions.append(base)
-    if not isinstance(base, fx.Node) or _is_view(base):
-        return True
-    views = [user for version in versions for user in version.users if _is_view(user)]
-    while views:
-        view = views.pop()
-        if any(order[user] > order[write] for user in view.users):
-            return True
-        views += [user for user in view.users if _is_view(user)]
-    return False
+class _Retrace(fx.Interpreter):
+    """Runs PyTorch's operators, and puts everything else - loops, calls, collectives, kernels - into the new graph as
+    it is. New nodes have the labels of those that they come from."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        mode = get_proxy_mode()
+        assert mode is not None and isinstance(mode.tracer, PythonKeyTracer), "nothing is being traced"
+        self.tracer = mode.tracer
+        for node in module.graph.find_nodes(op="get_attr"):
+            setattr(self.tracer.root, node.target, getattr(module, node.target))
+
+    def run_node(self, node: fx.Node) -> Any:
+        last = next(iter(reversed(self.tracer.graph.nodes)), None)
+        if node.op == "output" or _is_run(node):
+            with _functionalization():
+                result = super().run_node(node)
+        else:
+            result = tree_map_only(Tensor, torch._to_functional_tensor, self._keep(node))
+        for new in itertools.takewhile(lambda each: each is not last, reversed(self.tracer.graph.nodes)):
+            new.meta.update({label: node.meta.get(label, _LABELS[label]) for label in _LABELS})
+        return result
+
+    def output(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return tree_map(_synchronized, tree_leaves(args))
+
+    def _keep(self, node: fx.Node) -> Any:
+        """The node in the new graph; returns its tensors, or its proxy where it stands for something else."""
+        if node.op == "placeholder":
+            return next(self.args_iter)
+        args, kwargs = tree_map_only(Tensor, _synchronized, self.fetch_args_kwargs_from_env(node))
+        args, kwargs = tree_map(self.tracer.unwrap_proxy, (args, kwargs))
+        proxy = self.tracer.create_proxy(node.op, node.target, args, kwargs, name=node.name)
+        like = getattr(self.module, node.target) if node.op == "get_attr" else node.meta.get("val")
+        if not any(isinstance(leaf, Tensor) for leaf in tree_leaves(like)):
+            return proxy
+        with disable_proxy_modes_tracing():
+            fakes = tree_map_only(Tensor, lambda x: torch.empty_strided(x.shape, x.stride(), dtype=x.dtype), like)
+        return track_tensor_tree(fakes, proxy, constant=None, tracer=self.tracer)
 
 
-def _is_view(node: fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    returns = node.target._schema.returns
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+def _synchronized(value: Any) -> Any:
+    """What a tensor holds, all writes into it included; of the trace, not of functionalization."""
+    if not isinstance(value, Tensor):
+        return value
+    torch._sync(value)
+    return torch._from_functional_tensor(value)
+
+
+@contextmanager
+def _functionalization() -> Iterator[None]:
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()

@@ -1,4 +1,4 @@
-"""Lookups, the gradients of lookups, and what sorts."""
+"""Lookups, their gradients, and the losses that are lookups."""
 
 from __future__ import annotations
 
@@ -75,36 +75,6 @@ def nll_loss_backward(
     return jnp.where(picked, -grad if weight is None else -grad * weight, 0).astype(log_probs.dtype)
 
 
-@lowers(aten.index.Tensor)
+@lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(x: jax.Array, indices: Sequence[jax.Array | None]) -> jax.Array:
     return x[tuple(slice(None) if index is None else index for index in indices)]
-
-
-@lowers(aten.index_put.default)
-def index_put(
-    x: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, accumulate: bool = False
-) -> jax.Array:
-    places = x.at[tuple(slice(None) if index is None else index for index in indices)]
-    return places.add(values) if accumulate else places.set(values)
-
-
-@lowers(aten.topk.default)
-def topk(x: jax.Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> list[jax.Array]:
-    moved = jnp.moveaxis(x, dim, -1)
-    if not largest:
-        order = jnp.argsort(moved, axis=-1, stable=True)[..., :k]
-        values, places = jnp.take_along_axis(moved, order, -1), order
-    else:
-        values, places = lax.top_k(moved, k)
-    return [jnp.moveaxis(values, -1, dim), jnp.moveaxis(places, -1, dim).astype(jnp.int32)]
-
-
-@lowers(aten.sort.default)
-def sort(x: jax.Array, dim: int = -1, descending: bool = False) -> list[jax.Array]:
-    places = jnp.argsort(x, axis=dim, stable=True, descending=descending)
-    return [jnp.take_along_axis(x, places, dim), places.astype(jnp.int32)]
-
-
-@lowers(aten.sort.stable)
-def sort_stable(x: jax.Array, *, stable: bool | None, dim: int = -1, descending: bool = False) -> list[jax.Array]:
-    return sort(x, dim, descending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import jax
@@ -35,11 +36,6 @@ def mean(
     return jnp.mean(x.astype(result_dtype(ctx)), _axes(x, dim), keepdims=keepdim)
 
 
-@lowers(aten.cumsum.default, context=True)
-def cumsum(ctx: Context, x: jax.Array, dim: int, dtype: object = None) -> jax.Array:
-    return jnp.cumsum(x.astype(result_dtype(ctx)), dim) if x.ndim else x.astype(result_dtype(ctx))
-
-
 def _extreme(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     return lambda x, dim=(), keepdim=False: function(x, _axes(x, dim), keepdims=keepdim)
 
@@ -53,6 +49,71 @@ def any_(ctx: Context, x: jax.Array, dim: int | Sequence[int] | None = None, kee
     # Unlike the reductions above, PyTorch takes an empty list of dimensions for none; and uint8 stays uint8.
     axes = tuple(dim) if isinstance(dim, Sequence) else dim
     return jnp.any(x, axes if x.ndim else None, keepdims=keepdim).astype(result_dtype(ctx))
+
+
+@lowers(aten.all.default, aten.all.dim, aten.all.dims, context=True)
+def all_(ctx: Context, x: jax.Array, dim: int | Sequence[int] | None = None, keepdim: bool = False) -> jax.Array:
+    axes = tuple(dim) if isinstance(dim, Sequence) else dim
+    return jnp.all(x, axes if x.ndim else None, keepdims=keepdim).astype(result_dtype(ctx))
+
+
+@lowers(aten.prod.default, context=True)
+def prod(ctx: Context, x: jax.Array, dtype: object = None) -> jax.Array:
+    return jnp.prod(x.astype(result_dtype(ctx)))
+
+
+@lowers(aten.prod.dim_int, context=True)
+def prod_along(ctx: Context, x: jax.Array, dim: int, keepdim: bool = False, dtype: object = None) -> jax.Array:
+    return jnp.prod(x.astype(result_dtype(ctx)), _axes(x, [dim]), keepdims=keepdim)
+
+
+@lowers(aten.var.correction)
+def var(
+    x: jax.Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> jax.Array:
+    axes = _axes(x, dim)
+    wide = x.astype(jnp.float32)
+    squares = jnp.square(wide - jnp.mean(wide, axes, keepdims=True))
+    count = x.size if axes is None else math.prod(x.shape[axis] for axis in axes)
+    freedom = max(count - (1 if correction is None else correction), 0)
+    total = jnp.sum(squares, axes, keepdims=keepdim)
+    return (total / jnp.float32(freedom)).astype(x.dtype)
+
+
+@lowers(aten.var_mean.correction)
+def var_mean(
+    x: jax.Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> list[jax.Array]:
+    average = jnp.mean(x, _axes(x, dim), keepdims=keepdim)
+    return [var(x, dim, correction=correction, keepdim=keepdim), average]
+
+
+def _place(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """Where the extreme is: the first of equals, or the first NaN."""
+
+    def place(x: jax.Array, dim: int | None = None, keepdim: bool = False) -> jax.Array:
+        return function(x, dim if x.ndim else None, keepdims=keepdim).astype(jnp.int32)
+
+    return place
+
+
+def _extreme_and_place(function: Callable[..., jax.Array]) -> Callable[..., list[jax.Array]]:
+    def extreme_and_place(x: jax.Array, dim: int, keepdim: bool = False) -> list[jax.Array]:
+        if not x.ndim:
+            return [x, jnp.zeros((), jnp.int32)]
+        places = function(x, dim, keepdims=True)
+        found = [jnp.take_along_axis(x, places, dim), places.astype(jnp.int32)]
+        return found if keepdim else [jnp.squeeze(each, dim) for each in found]
+
+    return extreme_and_place
+
+
+lowers(aten.argmax.default)(_place(jnp.argmax))
+lowers(aten.argmin.default)(_place(jnp.argmin))
+lowers(aten.max.dim)(_extreme_and_place(jnp.argmax))
+lowers(aten.min.dim)(_extreme_and_place(jnp.argmin))
+lowers(aten.max.default)(jnp.max)
+lowers(aten.min.default)(jnp.min)
 
 
 @lowers(aten._softmax.default, context=True)

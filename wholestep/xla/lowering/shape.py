@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from wholestep.errors import LoweringError
 from wholestep.xla.chips import chip_lowered_for
 from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 
@@ -111,3 +112,54 @@ def slice_scatter(
 @lowers(aten.select_scatter.default)
 def select_scatter(x: jax.Array, source: jax.Array, dim: int, index: int) -> jax.Array:
     return lax.dynamic_update_index_in_dim(x, source, index % x.shape[dim], dim)
+
+
+@lowers(aten.flip.default)
+def flip(x: jax.Array, dims: Sequence[int]) -> jax.Array:
+    return lax.rev(x, [dim % x.ndim for dim in dims]) if x.ndim else x
+
+
+@lowers(aten.diagonal.default)
+def diagonal(x: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
+    return jnp.diagonal(x, offset, dim1, dim2)
+
+
+@lowers(aten.diagonal_scatter.default)
+def diagonal_scatter(x: jax.Array, source: jax.Array, offset: int = 0, dim1: int = 0, dim2: int = 1) -> jax.Array:
+    last = jnp.moveaxis(x, (dim1, dim2), (-2, -1))
+    steps = jnp.arange(source.shape[-1])
+    written = last.at[..., steps + max(-offset, 0), steps + max(offset, 0)].set(source)
+    return jnp.moveaxis(written, (-2, -1), (dim1, dim2))
+
+
+@lowers(aten.unfold.default)
+def unfold(x: jax.Array, dim: int, size: int, step: int) -> jax.Array:
+    if not x.ndim:
+        return x.reshape(1)[:size]
+    axis = dim % x.ndim
+    starts = jnp.arange(0, x.shape[axis] - size + 1, step)
+    windows = jnp.take(x, starts[:, None] + jnp.arange(size), axis=axis, mode="clip")
+    return jnp.moveaxis(windows, axis + 1, -1)
+
+
+@lowers(aten.view.dtype, context=True)
+def view_dtype(ctx: Context, x: jax.Array, dtype: torch.dtype) -> jax.Array:
+    """Bits as they are; a 64-bit type has others in the program than in PyTorch."""
+    before = ctx.node.args[0].meta["val"].dtype
+    if before == dtype:
+        return x
+    if 8 in (before.itemsize, dtype.itemsize):
+        raise LoweringError(f"{before} viewed as {dtype} has no lowering to XLA: 64-bit types are carried in 32 bits")
+    if torch.bool in (before, dtype):
+        byte = x.astype(jnp.uint8)
+        return byte != 0 if dtype == torch.bool else lax.bitcast_convert_type(byte, result_dtype(ctx))
+    target = result_dtype(ctx)
+    ratio = target.itemsize // x.dtype.itemsize
+    if ratio > 1:
+        x = x.reshape(*x.shape[:-1], x.shape[-1] // ratio, ratio)
+    return lax.bitcast_convert_type(x, target).reshape(ctx.node.meta["val"].shape)
+
+
+@lowers(aten.repeat_interleave.Tensor)
+def repeat_interleave(repeats: jax.Array, *, output_size: int | None = None) -> jax.Array:
+    return jnp.repeat(jnp.arange(repeats.shape[0], dtype=jnp.int32), repeats, total_repeat_length=output_size)
