@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from modes import command_line, prepared, prepared_step
 from torch import Tensor, nn
 
-KINDS, DEPTH, LENGTH = 4, 8, 24
+KINDS, DEPTH = 4, 8
 State = tuple[Tensor, Tensor]
 
 
@@ -50,6 +50,7 @@ def main(
     width: int = 64,
     layers: int = 2,
     batch: int = 16,
+    length: int = 24,
 ) -> tuple[list[float], dict[str, Tensor]]:
     """The loss of each step, and the model's state after them."""
     torch.manual_seed(0)
@@ -69,11 +70,11 @@ def main(
         return loss.detach(), hidden.detach(), cell.detach()
 
     step = prepared_step(step, mode, device)
-    text = make_text(batch, steps * LENGTH + 1).to(device)
+    text = make_text(batch, steps * length + 1).to(device)
     hidden, cell = torch.zeros(2, layers, batch, width, device=device).unbind()
     losses = []
-    for start in range(0, steps * LENGTH, LENGTH):
-        piece = text[:, start : start + LENGTH + 1]
+    for start in range(0, steps * length, length):
+        piece = text[:, start : start + length + 1]
         loss, hidden, cell = step(piece[:, :-1], piece[:, 1:], hidden, cell)
         losses.append(loss)
     return [loss.item() for loss in losses], {name: value.cpu() for name, value in model.state_dict().items()}

@@ -17,12 +17,15 @@ SIZES: dict[str, dict[str, int]] = {
     "image_classifier": {"width": 8, "batch": 8},
     "small_gpt": {"width": 32, "layers": 2, "batch": 4},
     "unet": {"width": 8, "batch": 4},
-    "lstm": {"width": 12, "batch": 4},
+    "lstm": {"width": 12, "batch": 4, "length": 5},
     "gan": {"width": 8, "batch": 4},
 }
 STEPS = 4
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # PyTorch's own
+pytestmark = [  # PyTorch's own, in dynamo
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 
 def run(name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[list[float], dict[str, Tensor]]:
@@ -47,9 +50,9 @@ def test_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_with_random_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses, _ = run(name, monkeypatch, mode="compiled")
-    again, _ = run(name, monkeypatch, mode="compiled")
-    exact, _ = run(name, monkeypatch, mode="compiled", exact=True)
-    assert losses == again != exact
-    assert all(loss < 10 for loss in losses)
+def test_compiled_with_random_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout is drawn otherwise than eagerly, but the same in every run."""
+    losses, state = run(name, monkeypatch, mode="compiled")
+    again, same_state = run(name, monkeypatch, mode="compiled")
+    assert losses == again
+    assert all(torch.equal(same_state[key], value) for key, value in state.items())
