@@ -19,7 +19,7 @@ from wholestep.device.graph_breaks import graph_breaks
 from wholestep.device.transfer import from_jax, to_jax
 from wholestep.errors import LoweringError
 
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # PyTorch's own
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # PyTorch's own, in dynamo
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +69,11 @@ def run(function: Callable[..., Any], module: nn.Module | None, inputs: list[Any
 def agree(function: Callable[..., Any], *inputs: Any, dtype: torch.dtype | None = None, **options: Any) -> None:
     """`function`, maybe a module, does compiled what it does eagerly; twice."""
     module = function if isinstance(function, nn.Module) else None
-    other_module, other_inputs = copy.deepcopy(module), copy.deepcopy(list(inputs))
+    other_module = copy.deepcopy(module)
     fast = compiled(function, **options)
     for _ in range(2):
-        got = run(fast, module, list(inputs))
-        wanted = run(other_module or function, other_module, other_inputs)
+        got = run(fast, module, copy.deepcopy(list(inputs)))
+        wanted = run(other_module or function, other_module, copy.deepcopy(list(inputs)))
         assert got.keys() == wanted.keys()
         for name in wanted:
             assert_close(got[name], wanted[name], name, dtype)
@@ -135,7 +135,7 @@ def test_attention() -> None:
 
 
 def test_convolutions_and_batch_norm() -> None:
-    layers = nn.Conv2d(3, 6, 3, padding=1, stride=2), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)
+    layers = nn.Conv2d(3, 6, 3, padding=1, stride=2, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)
     agree(nn.Sequential(*layers, nn.Flatten(), nn.Linear(24, 4)), x(4, 3, 8, 8))
 
 
@@ -288,6 +288,15 @@ def test_sizes_that_may_not_be_fixed() -> None:
     torch._dynamo.mark_dynamic(a, 0)
     with pytest.raises(RuntimeError, match=r"You marked .* as dynamic but your code specialized it"):
         compiled(lambda a: a * 2)(a)
+
+
+def test_constants_are_the_callers_own() -> None:
+    function = compiled(lambda: (torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3)))
+    for _ in range(2):
+        listed, zeros = function()
+        assert listed.tolist() == [1, 2, 3] and not zeros.any()
+        listed.add_(1)
+        zeros.add_(1)
 
 
 def test_empty_tensors_and_graphs_without_inputs() -> None:

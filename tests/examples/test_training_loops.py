@@ -1,0 +1,58 @@
+"""The training loops of `examples/` in every mode against the same loops in plain eager PyTorch on the CPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import TOLERANCE, relative_error
+from torch import Tensor
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SIZES: dict[str, dict[str, int]] = {
+    "image_classifier": {"width": 8, "batch": 8},
+    "small_gpt": {"width": 32, "layers": 2, "batch": 4},
+    "unet": {"width": 8, "batch": 4},
+    "lstm": {"width": 12, "batch": 4, "length": 5},
+    "gan": {"width": 8, "batch": 4},
+}
+STEPS = 4
+
+pytestmark = [  # PyTorch's own, in dynamo
+    pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+
+
+def run(name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[list[float], dict[str, Tensor]]:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    try:
+        return importlib.import_module(name).main(steps=STEPS, **SIZES[name], **options)
+    finally:
+        torch._dynamo.reset()
+        for imported in (name, "modes"):
+            sys.modules.pop(imported, None)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, state = run(name, monkeypatch, exact=True)
+    got_losses, got_state = run(name, monkeypatch, exact=True, mode="compiled")
+    assert got_losses == pytest.approx(losses, rel=TOLERANCE[torch.float32])
+    assert got_state.keys() == state.keys()
+    for key, value in state.items():
+        error = relative_error(got_state[key].numpy(), value.numpy())
+        assert error <= TOLERANCE[torch.float32], f"{key}: {error}"
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_compiled_with_random_numbers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dropout is drawn otherwise than eagerly, but the same in every run."""
+    losses, state = run(name, monkeypatch, mode="compiled")
+    again, same_state = run(name, monkeypatch, mode="compiled")
+    assert losses == again
+    assert all(torch.equal(same_state[key], value) for key, value in state.items())
