@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.utils._pytree import tree_map
 
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
@@ -190,5 +189,5 @@ def _trace(
     operands = [Operand(*operand) for operand in read.operands]
     try:
         return OperatorProgram(read.operator, compute, args, kwargs, operands)
-    except (DataDependentError, DataDependentOutputException, DynamicOutputShapeException):
+    except DataDependentError:
         return None

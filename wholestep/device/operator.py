@@ -113,7 +113,7 @@ class OperatorProgram:
 
         with FakeTensorMode():
             fakes = [_fake(operand, operands) for operand in operands]
-        graph = trace(torch.func.functionalize(function) if written else function, fakes)
+        graph = trace(function, fakes)
         self._written = written
         self._function = GraphFunction(graph)
         self.draws = self._function.draws
