@@ -107,6 +107,7 @@ def trace_body(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tenso
 def _finished(graph_module: fx.GraphModule) -> fx.GraphModule:
     _label(graph_module)
     _check_closed(graph_module)
+    _check_dense(graph_module)
     read_strided_from_owners(graph_module)
     graph_module = remove_writes(graph_module, decompositions())
     number_draws(node for node in graph_module.graph.nodes if "draw" not in node.meta)
@@ -196,6 +197,15 @@ def _check_closed(graph_module: fx.GraphModule) -> None:
         if isinstance(read, FakeTensor):
             path = next((user.meta["module"] for user in node.users), "") or "the root module"
             raise ForeignTensorError(path, read)
+
+
+def _check_dense(graph_module: fx.GraphModule) -> None:
+    for node in graph_module.graph.nodes:
+        for value in tree_leaves(node.meta.get("val")):
+            if isinstance(value, Tensor) and value.layout != torch.strided:
+                raise GraphError(
+                    f"{node.meta['line'] or 'in PyTorch'}: {node.target} gives a sparse tensor; XLA has none"
+                )
 
 
 @contextmanager
