@@ -13,16 +13,13 @@ NOT_YET_WRITES = "not yet: writes into a tensor and returns another"
 _GROUPS: dict[str, tuple[str, ...]] = {
     COMPLEX: ("imag", "istft", "nn.functional.silu.complex", "view_as_real"),
     DATA_DEPENDENT: (
-        "__getitem__",
         "allclose",
         "argwhere",
         "bincount",
         "equal",
-        "histc",
         "item",
         "masked_select",
         "nonzero",
-        "repeat_interleave",
         "tensor_split",
         "unique",
         "unique_consecutive",

@@ -195,7 +195,7 @@ def _case(entry: OpInfo, sample: SampleInput, gradients: bool, name: str) -> Cas
                 expected = [x.detach() for x in run(*tensors)]
         except Exception:
             return None
-    if any(x.dtype == torch.int64 and not torch.equal(x, x.int()) for x in (*tensors, *expected)):
+    if not all(map(_fits, (*tensors, *expected))):
         return None
     picked = None
     if entry.full_name in PICKING and not sample.kwargs.get("stable"):
@@ -204,6 +204,10 @@ def _case(entry: OpInfo, sample: SampleInput, gradients: bool, name: str) -> Cas
         flat = dim is None and entry.name in ("argmax", "argmin", "median", "nanmedian")
         picked = (tensors[0], None if flat else -1 if dim is None else dim)
     return Case(name, run, tensors, expected, drawing.drawn, picked)
+
+
+def _fits(tensor: Tensor) -> bool:
+    return tensor.dtype != torch.int64 or tensor.layout != torch.strided or torch.equal(tensor, tensor.int())
 
 
 class _Drawing(TorchDispatchMode):
