@@ -7,8 +7,7 @@ COMPLEX = "complex-valued only, in its samples of CPUs"
 DATA_DEPENDENT = "data-dependent: a shape, or what Python does, depends on the values of a tensor"
 NO_CPU = "PyTorch has it on no CPU, so that there is nothing to compare with"
 SPARSE = "sparse tensors"
-NOT_YET_COMPLEX = "not yet: complex numbers"
-NOT_YET_WRITES = "not yet: writes into a tensor and returns another"
+NOT_YET_HALF_COMPLEX = "not yet: complex numbers of 16 bits each"
 
 _GROUPS: dict[str, tuple[str, ...]] = {
     COMPLEX: ("imag", "istft", "nn.functional.silu.complex", "view_as_real"),
@@ -36,8 +35,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
         "torch.ops.aten._efficient_attention_forward",
         "torch.ops.aten._flash_attention_forward",
     ),
-    NOT_YET_COMPLEX: ("cdouble", "cfloat", "chalf"),
-    NOT_YET_WRITES: ("nn.functional.rrelu",),
+    NOT_YET_HALF_COMPLEX: ("chalf",),
     SPARSE: ("sparse.mm.reduce", "sparse.sampled_addmm", "to_sparse"),
 }
 

@@ -16,7 +16,7 @@ from operators.apart import APART
 from operators.judge import DTYPES, Verdict, judge
 from torch.testing._internal.common_methods_invocations import op_db
 
-from wholestep.graph.trace import decompositions
+from wholestep.graph.decompositions import decompositions
 from wholestep.xla.devices import configure_devices
 from wholestep.xla.lowering import LOWERINGS
 
