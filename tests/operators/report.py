@@ -26,7 +26,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 NO_PROGRAM_HAS = {
     "aten._local_scalar_dense.default": "reads a value of a tensor into Python",
     "aten.nonzero.default": "its result's shape depends on values",
-    "aten.sym_is_contiguous.default": "shapes and layouts are Python's when a step is traced",
     "aten.sym_numel.default": "shapes are Python numbers when a step is traced",
     "aten.sym_size.int": "shapes are Python numbers when a step is traced",
     "aten.sym_storage_offset.default": "shapes are Python numbers when a step is traced",
