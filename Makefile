@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: train test benchmark plan-recipes clean
+.PHONY: train test test-operators benchmark plan-recipes clean
 
 train: $(VENV)/.installed
 	$(BIN)/wholestep train llama3_debug
@@ -17,6 +17,10 @@ test: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest --numprocesses 2
+
+# Every sample of PyTorch's operator database (the tests take a tenth), as docs/operators.md: an hour or more.
+test-operators: $(VENV)/.installed-test
+	PYTHONPATH=tests $(BIN)/python -m operators.report
 
 benchmark: $(VENV)/.installed
 	$(BIN)/python benchmarks/step_time.py

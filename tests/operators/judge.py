@@ -6,10 +6,11 @@ to the one that does. An entry is never silently wrong: a sample either agrees w
 
 from __future__ import annotations
 
+import itertools
 import random
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,7 +96,7 @@ class Verdict:
 
 def cases(entry: OpInfo, part: float = 1.0) -> list[Case]:
     """The entry's samples, or a part of those of each dtype: at least one, the same in every run."""
-    chosen = []
+    chosen: list[Case] = []
     for dtype in DTYPES:
         if not entry.supports_dtype(dtype, "cpu"):
             continue
@@ -103,13 +104,14 @@ def cases(entry: OpInfo, part: float = 1.0) -> list[Case]:
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)
-        found = list(_cases(entry, dtype, gradients))
-        if part < 1 and found:
-            seed = zlib.crc32(f"{entry.full_name}/{dtype}".encode())
-            count = min(max(1, round(part * len(found))), MOST)
-            small = [case for case in found if sum(x.numel() for x in (*case.tensors, *case.expected)) <= LARGEST]
-            found = random.Random(seed).sample(small, min(count, len(small)))
-        chosen += found
+        samples = list(enumerate(entry.sample_inputs("cpu", dtype, requires_grad=gradients)))
+        count = len(samples)
+        if part < 1:
+            count = min(max(1, round(part * count)), MOST)
+            random.Random(zlib.crc32(f"{entry.full_name}/{dtype}".encode())).shuffle(samples)
+        found = (_case(entry, sample, gradients, f"{_short_name(dtype)} {number}") for number, sample in samples)
+        known = (case for case in found if case is not None and (part == 1 or _size(case) <= LARGEST))
+        chosen += itertools.islice(known, count)
     return chosen
 
 
@@ -143,11 +145,12 @@ def _judge(together: Sequence[Case], verdict: Verdict) -> None:
             verdict.passed += 1
 
 
-def _cases(entry: OpInfo, dtype: torch.dtype, gradients: bool) -> Iterator[Case]:
-    for number, sample in enumerate(entry.sample_inputs("cpu", dtype, requires_grad=gradients)):
-        case = _case(entry, sample, gradients, f"{str(dtype).removeprefix('torch.')} {number}")
-        if case is not None:
-            yield case
+def _short_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _size(case: Case) -> int:
+    return sum(x.numel() for x in (*case.tensors, *case.expected))
 
 
 def _case(entry: OpInfo, sample: SampleInput, gradients: bool, name: str) -> Case | None:
@@ -192,7 +195,7 @@ def _case(entry: OpInfo, sample: SampleInput, gradients: bool, name: str) -> Cas
                 expected = [x.detach() for x in run(*tensors)]
         except Exception:
             return None
-    if any(x.dtype == torch.int64 and not torch.equal(x, x.int()) for x in (*tensors, *expected)):
+    if not all(map(_fits, (*tensors, *expected))):
         return None
     picked = None
     if entry.full_name in PICKING and not sample.kwargs.get("stable"):
@@ -201,6 +204,10 @@ def _case(entry: OpInfo, sample: SampleInput, gradients: bool, name: str) -> Cas
         flat = dim is None and entry.name in ("argmax", "argmin", "median", "nanmedian")
         picked = (tensors[0], None if flat else -1 if dim is None else dim)
     return Case(name, run, tensors, expected, drawing.drawn, picked)
+
+
+def _fits(tensor: Tensor) -> bool:
+    return tensor.dtype != torch.int64 or tensor.layout != torch.strided or torch.equal(tensor, tensor.int())
 
 
 class _Drawing(TorchDispatchMode):
@@ -260,8 +267,8 @@ def _differs(case: Case, results: Sequence[jax.Array]) -> str:
             return f"result {place} is {got.dtype}{list(got.shape)}, PyTorch's {want.dtype}{list(want.shape)}"
         if case.random:
             continue
-        inputs = [x.dtype for x in (*case.tensors, want)]
-        narrow = torch.bfloat16 if any(dtype in (torch.bfloat16, torch.float16) for dtype in inputs) else torch.float32
+        takes_part = {x.dtype for x in (*case.tensors, *case.expected)}
+        narrow = torch.bfloat16 if takes_part & {torch.bfloat16, torch.float16} else torch.float32
         if case.picked and want.dtype == torch.int64 and not np.array_equal(got, want):
             if not _picks_alike(torch.from_numpy(np.array(got, np.int64)), want, *case.picked):
                 return f"result {place}: {_short(got)} is not {_short(want)}, nor do they pick the same"

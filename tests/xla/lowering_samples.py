@@ -175,6 +175,17 @@ SAMPLES = [
     row(aten.clamp.Tensor, f32(6), None, f32(6)),
     row(aten.pow.Tensor_Tensor, torch.tensor([-2, -1, 0, 1, 3])[:, None], torch.tensor([-3, -2, 0, 1, 5])),
     row(aten.pow.Scalar, -1, i64(6)),
+    *(
+        row(_op("linspace", overload), start, end, steps, dtype=dtype)
+        for overload, start, end in (
+            ("default", -7, 4),
+            ("Tensor_Tensor", torch.tensor(-7), torch.tensor(4)),
+            ("Tensor_Scalar", torch.tensor(-7), 4),
+            ("Scalar_Tensor", -7, torch.tensor(4)),
+        )
+        for steps in (1, 2, 50)
+        for dtype in (torch.float32, torch.int64)
+    ),
     row(aten._efficientzerotensor.default, [3, 2], reference=torch.zeros),
     *(row(aten.arange.start_step, *bounds, dtype=torch.int64) for bounds in ((0.5, 5.5, 1.0), (2, 9, 3), (4, -3, -2))),
     # Element-wise, one operand.

@@ -16,12 +16,16 @@ aten = torch.ops.aten
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
 # the embedding's gradient would become scatters, a roll a gather, interpolation gathers at places that are computed. Of
-# attention, the decomposition would save all probabilities for the gradient.
+# attention, the decomposition would save all probabilities for the gradient; evenly spaced integers need float64.
 _LOWERED_WHOLE = (
     aten.nll_loss_forward.default,
     aten.nll_loss_backward.default,
     aten.embedding_dense_backward.default,
     aten.roll.default,
+    aten.linspace.default,
+    aten.linspace.Tensor_Tensor,
+    aten.linspace.Tensor_Scalar,
+    aten.linspace.Scalar_Tensor,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten.multi_margin_loss.default,
     aten.upsample_nearest1d.default,
@@ -45,6 +49,7 @@ _DECOMPOSED = (
     aten._native_batch_norm_legit_functional,
     aten._native_batch_norm_legit_no_training,
     aten.native_batch_norm,
+    aten.native_dropout,
     aten.native_layer_norm,
     aten.rrelu_with_noise_backward,
 )

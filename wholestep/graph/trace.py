@@ -61,6 +61,9 @@ _FIXED_SHAPES = {
     aten.unique_dim: "torch.sort leaves equal values side by side, and a mask can tell the first of each",
 }
 
+# What PyTorch says where a value is read otherwise than by an operator.
+_READS_MEMORY = (".numpy() is not supported for tensor subclasses", "its data is not allocated yet")
+
 
 class ForeignTensorError(GraphError):
     """A graph reads a tensor that is not among its inputs.
@@ -93,8 +96,10 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
     with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), _use_lazy_graph_module(True):
         try:
             graph_module = make(*_fake(inputs))
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise _data_dependent(error) from error
+        except RuntimeError as error:
+            if (refusal := _data_dependent(error)) is None:
+                raise
+            raise refusal from error
     graph_module = copy_graph(graph_module)  # flat placeholders, whatever tree the inputs were
     return _finished(graph_module)
 
@@ -107,6 +112,7 @@ def trace_body(function: Callable[..., Sequence[Tensor]], inputs: Sequence[Tenso
 def _finished(graph_module: fx.GraphModule) -> fx.GraphModule:
     _label(graph_module)
     _check_closed(graph_module)
+    _check_dense(graph_module)
     read_strided_from_owners(graph_module)
     graph_module = remove_writes(graph_module, decompositions())
     number_draws(node for node in graph_module.graph.nodes if "draw" not in node.meta)
@@ -167,7 +173,8 @@ def _fake(inputs: Sequence[Any]) -> Sequence[Any]:
     return tree_map_only(Tensor, FakeTensorMode().from_tensor, inputs)
 
 
-def _data_dependent(error: DataDependentOutputException | DynamicOutputShapeException) -> DataDependentError:
+def _data_dependent(error: RuntimeError) -> DataDependentError | None:
+    """What it says of a program, if it is that values decide."""
     called = [
         f"{Path(place.filename).name}:{place.lineno}"
         for place in traceback.extract_tb(error.__traceback__)
@@ -183,10 +190,12 @@ def _data_dependent(error: DataDependentOutputException | DynamicOutputShapeExce
             f"{line}: the shape of what {error.func} returns depends on the values of a tensor, and a program's shapes "
             f"are fixed; {remedy}"
         )
-    return DataDependentError(
-        f"{line}: Python asks for a value of a tensor ({error.func}: .item(), float(), if), and the program has values "
-        "only when it runs; keep it a tensor, and choose between two with torch.where"
-    )
+    if isinstance(error, DataDependentOutputException) or any(text in str(error) for text in _READS_MEMORY):
+        return DataDependentError(
+            f"{line}: Python asks for a value of a tensor (.item(), float(), if, .numpy()), and the program has values "
+            "only when it runs; keep it a tensor, and choose between two with torch.where"
+        )
+    return None
 
 
 def _check_closed(graph_module: fx.GraphModule) -> None:
@@ -196,6 +205,15 @@ def _check_closed(graph_module: fx.GraphModule) -> None:
         if isinstance(read, FakeTensor):
             path = next((user.meta["module"] for user in node.users), "") or "the root module"
             raise ForeignTensorError(path, read)
+
+
+def _check_dense(graph_module: fx.GraphModule) -> None:
+    for node in graph_module.graph.nodes:
+        for value in tree_leaves(node.meta.get("val")):
+            if isinstance(value, Tensor) and value.layout != torch.strided:
+                raise GraphError(
+                    f"{node.meta['line'] or 'in PyTorch'}: {node.target} gives a sparse tensor; XLA has none"
+                )
 
 
 @contextmanager

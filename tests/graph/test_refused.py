@@ -1,4 +1,4 @@
-"""What depends on the values of a tensor is refused, with the line that asked for it and what to write instead."""
+"""What no program can have is refused, with the line that asked for it and what to write instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from wholestep.errors import DataDependentError
+from wholestep.errors import DataDependentError, GraphError
 from wholestep.graph.trace import trace
 
 SHAPES: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -33,6 +33,8 @@ VALUES: dict[str, Callable[[Tensor], Tensor]] = {
     "shape": lambda x: torch.zeros(x.long()[0]),
     "arange": lambda x: torch.arange(x.sum()),
     "equal": lambda x: x if torch.equal(x, x + 1) else -x,
+    "numpy": lambda x: torch.tensor(x.numpy()),
+    "places to split at": lambda x: x.tensor_split(x.long())[0],
     "allclose": lambda x: x if torch.allclose(x, x + 1) else -x,
 }
 
@@ -73,3 +75,10 @@ def test_a_mask_that_keeps_the_shape_is_traced() -> None:
         return torch.where(x > 0, x, 0) * x.argmax()
 
     trace(masked, [torch.ones(3)])
+
+
+def test_sparse_tensors_are_refused() -> None:
+    with pytest.raises(GraphError, match=r"test_refused\.py:\d+: .* gives a sparse tensor"):
+        trace(lambda x: x.to_sparse() * 2, [torch.ones(3, 3)])
+    with pytest.raises(GraphError, match="sparse tensors cannot be captured"):
+        trace(lambda x: x * 2, [torch.eye(3).to_sparse()])
