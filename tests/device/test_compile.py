@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +14,6 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
-from wholestep.device.graph_breaks import graph_breaks
-from wholestep.device.transfer import from_jax, to_jax
 from wholestep.errors import LoweringError
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated")  # PyTorch's own, in dynamo
@@ -346,53 +343,6 @@ def test_what_is_recomputed_draws_the_same() -> None:
     torch.testing.assert_close(a.grad, (kept * 6 * slope) @ weight.t())
 
 
-def cut(a: Tensor) -> Tensor:
-    a = a * 2
-    print("between")
-    return a + 1
-
-
-def loop(a: Tensor) -> Tensor:
-    for _ in range(2):
-        a = a * 2
-        print("between")
-    return a
-
-
-def branch(a: Tensor) -> Tensor:
-    return a + 1 if a.sum() > 0 else a - 1
-
-
-@pytest.mark.parametrize(
-    ("function", "line", "reason"),
-    [
-        (cut, 2, "builtin operator `print`"),
-        (loop, 3, "builtin operator `print`.*; the whole function runs eagerly"),
-        (branch, 1, "data-dependent branching"),
-    ],
-)
-def test_graph_breaks_are_reported(
-    function: Callable[[Tensor], Tensor], line: int, reason: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    a = torch.ones(3)
-    fast = compiled(function, fullgraph=False)
-    assert torch.equal(fast(a), function(a)) and torch.equal(fast(a), function(a))
-    place = f"test_compile.py:{function.__code__.co_firstlineno + line}: "
-    (record,) = [record for record in caplog.records if record.name == "wholestep"]
-    assert place in record.getMessage() and re.search(reason, record.getMessage())
-    (found,) = [text for text in graph_breaks() if text.startswith(place)]
-    assert re.search(reason, found) and graph_breaks()[found] == 1
-    torch._dynamo.reset()
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        compiled(function)(a)
-
-
-def test_graph_breaks_of_other_backends_are_not_ours() -> None:
-    before = graph_breaks()
-    torch.compile(branch, backend="aot_eager")(torch.ones(2))
-    assert graph_breaks() == before
-
-
 @torch.library.custom_op("test_compile::forward_only", mutates_args=())
 def forward_only(a: Tensor) -> Tensor:
     return a * 2
@@ -427,22 +377,6 @@ def test_values_that_do_not_fit() -> None:
     with pytest.raises(ValueError, match=r"does not fit torch\.float32"):
         function(torch.tensor([1e300], dtype=torch.float64))
     assert function(torch.tensor([float("inf")], dtype=torch.float64)).isinf().all()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
-def test_transfer_does_not_copy(dtype: torch.dtype) -> None:
-    tensor = torch.ones(64, 3, dtype=dtype)
-    array = to_jax(tensor)
-    assert array.unsafe_buffer_pointer() == tensor.data_ptr()
-    assert from_jax(array, dtype).data_ptr() == tensor.data_ptr()
-
-
-def test_transfer_of_all_kinds_of_tensors() -> None:
-    base = torch.randn(6, 5)
-    for tensor in (base, base.t(), base[1:, 2:], base.expand(2, 6, 5), base[:0], base[0, 0], base.to(torch.int64)):
-        torch.testing.assert_close(from_jax(to_jax(tensor), tensor.dtype), tensor)
-    with pytest.raises(LoweringError, match="no XLA dtype"):
-        to_jax(torch.zeros(3, dtype=torch.uint64))
 
 
 def test_nested_inputs() -> None:
