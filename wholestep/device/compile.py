@@ -53,7 +53,7 @@ def wholestep(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., An
     Raises:
         CompileError: operators of the graph or of its gradient have no lowering; all of them.
     """
-    report_graph_breaks("wholestep")
+    report_graph_breaks("wholestep")  # again: torch._logging.set_logs ends it
     for value in inputs:
         _specialize(value)
     try:
@@ -164,3 +164,5 @@ def _backward(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., An
 _autograd = aot_autograd(
     fw_compiler=_forward, bw_compiler=_backward, partition_fn=_partition, decompositions=decompositions
 )
+# Before the first graph: a function that dynamo skips never gets to the backend.
+report_graph_breaks("wholestep")
