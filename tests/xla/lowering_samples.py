@@ -752,16 +752,6 @@ SAMPLES = [
     ),
     *(row(op, f32(9).abs() * 3, f32(9).abs() * 3) for op in (aten.igamma.default, aten.igammac.default)),
     *(row(aten.polygamma.default, n, x) for n in range(4) for x in (f32(9).abs() + 0.1, i64(4, low=1))),
-    # Order.
-    *(row(aten.kthvalue.default, DISTINCT, 2, *options) for options in [(), (0,), (0, True)]),
-    row(aten.kthvalue.default, f32(), 1),
-    *(
-        row(op, x, dim)
-        for op in (aten.cummax.default, aten.cummin.default)
-        for x in (f32(3, 4), bf16(3, 4), i64(3, 9), SPECIAL[None])
-        for dim in (0, -1)
-    ),
-    row(aten.cummax.default, f32(), 0),
     *(
         row(aten.addbmm.default, x, f32(2, 3, 4), f32(2, 4, 5), **options)
         for x in (f32(3, 5), f32(5))

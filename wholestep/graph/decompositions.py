@@ -39,7 +39,11 @@ _LOWERED_WHOLE = (
 
 # Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means.
 _DECOMPOSED = (
+    aten._batch_norm_with_update_functional,
+    aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_functional,
     aten.addmv,
+    aten.batch_norm_backward,
     aten.elu,
     aten.gelu,
     aten.hardtanh,

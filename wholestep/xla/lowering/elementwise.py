@@ -139,9 +139,9 @@ def where(ctx: Context, condition: jax.Array, x: jax.Array, y: jax.Array) -> jax
 
 @lowers(aten._to_copy.default, torch.ops.prims.convert_element_type.default, context=True)
 def to_copy(ctx: Context, x: jax.Array, *dtype: object, **options: object) -> jax.Array:
-    dtype = result_dtype(ctx)
-    complex_to_real = jnp.iscomplexobj(x) and dtype.kind not in "cb"
-    return (x.real if complex_to_real else x).astype(dtype)
+    target = result_dtype(ctx)
+    complex_to_real = jnp.iscomplexobj(x) and target.kind not in "cb"
+    return (x.real if complex_to_real else x).astype(target)
 
 
 @lowers(aten.copy.default, context=True)

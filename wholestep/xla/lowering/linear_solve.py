@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from wholestep.errors import LoweringError
 from wholestep.xla.lowering.factorization import adjoint, permutation
 from wholestep.xla.lowering.registry import lowers
 
@@ -76,5 +77,6 @@ def cholesky_inverse(factor: jax.Array, upper: bool = False) -> jax.Array:
 
 @lowers(aten.linalg_matrix_exp.default)
 def matrix_exp(x: jax.Array) -> jax.Array:
-    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-    return jax.scipy.linalg.expm(wide).astype(x.dtype) if x.size else x
+    if x.dtype.itemsize < 4:
+        raise LoweringError(f"matrix_exp of {x.dtype} has no lowering to XLA (PyTorch's is not finite); use float32")
+    return jax.scipy.linalg.expm(x) if x.size else x
