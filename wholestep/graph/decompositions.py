@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from wholestep.graph.ctc import DECOMPOSITIONS as CTC
 from wholestep.graph.linear_algebra import DECOMPOSITIONS as LINEAR_ALGEBRA
 from wholestep.graph.random import DECOMPOSITIONS as RANDOM
 
@@ -16,7 +17,8 @@ aten = torch.ops.aten
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
 # the embedding's gradient would become scatters, a roll a gather, interpolation gathers at places that are computed. Of
-# attention, the decomposition would save all probabilities for the gradient; evenly spaced integers need float64.
+# attention, the decomposition would save all probabilities for the gradient; of the soft margin loss, it is
+# inexact; evenly spaced integers need float64.
 _LOWERED_WHOLE = (
     aten.nll_loss_forward.default,
     aten.nll_loss_backward.default,
@@ -28,6 +30,7 @@ _LOWERED_WHOLE = (
     aten.linspace.Scalar_Tensor,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten.multi_margin_loss.default,
+    aten.soft_margin_loss_backward.default,
     aten.upsample_nearest1d.default,
     aten.upsample_nearest2d.default,
     aten.upsample_nearest3d.default,
@@ -63,4 +66,4 @@ _DECOMPOSED = (
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """Operator -> the function that computes it of others."""
     core = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
-    return core | get_decompositions(_DECOMPOSED) | LINEAR_ALGEBRA | RANDOM
+    return core | get_decompositions(_DECOMPOSED) | CTC | LINEAR_ALGEBRA | RANDOM

@@ -93,7 +93,8 @@ def trace(function: Callable[..., Any], inputs: Sequence[Any], module: nn.Module
     if any(isinstance(x, Tensor) and x.layout != torch.strided for x in tree_leaves(inputs)):
         raise GraphError("sparse tensors cannot be captured; use x.to_dense()")
     make = make_fx(_flat(function), decomposition_table=decompositions(), tracing_mode="fake")
-    with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), _use_lazy_graph_module(True):
+    lazily = _use_lazy_graph_module(True)
+    with fx_traceback.preserve_node_meta(), _module_paths(module), _Lines(), lazily, _without_onednn():
         try:
             graph_module = make(*_fake(inputs))
         except RuntimeError as error:
@@ -214,6 +215,17 @@ def _check_dense(graph_module: fx.GraphModule) -> None:
                 raise GraphError(
                     f"{node.meta['line'] or 'in PyTorch'}: {node.target} gives a sparse tensor; XLA has none"
                 )
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """Whose operators, one for a whole layer of an LSTM, PyTorch would choose: fake tensors are like those of a CPU."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 @contextmanager

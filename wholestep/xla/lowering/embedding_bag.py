@@ -28,13 +28,12 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> list[jax.Array]:
-    output, offset2bag, *_, max_indices = ctx.node.meta["val"]
+    output, offset2bag, *_ = ctx.node.meta["val"]
     bags, width = output.shape
     bag = _bag_of(indices, offsets, bags)
     counts_at = _counted(indices, bag, padding_idx)
     sizes = jnp.zeros(bags, jnp.int32).at[bag].add(counts_at.astype(jnp.int32))
     rows = jnp.take(weight, indices, axis=0, mode="clip").astype(jnp.float32)
-    largest = jnp.zeros(max_indices.shape, jnp.int32)
     if mode == _MAX:
         rows = jnp.where(counts_at[:, None], rows, -jnp.inf)
         values = jnp.full((bags, width), -jnp.inf).at[bag].max(rows)
@@ -48,6 +47,9 @@ def embedding_bag(
         values = jnp.zeros((bags, width)).at[bag].add(jnp.where(counts_at[:, None], rows, 0))
         if mode == _MEAN:
             values /= jnp.maximum(sizes, 1)[:, None]
+        else:
+            sizes = jnp.zeros_like(sizes)  # as PyTorch's, which does not count for a sum
+        largest = sizes
     return [values.astype(weight.dtype), bag[: offset2bag.shape[0]], sizes, largest.astype(jnp.int32)]
 
 

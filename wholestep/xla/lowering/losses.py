@@ -15,6 +15,13 @@ aten = torch.ops.aten
 _REDUCTIONS: tuple[Callable[[jax.Array], jax.Array], ...] = (lambda x: x, jnp.mean, jnp.sum)
 
 
+@lowers(aten.soft_margin_loss_backward.default)
+def soft_margin_loss_backward(grad: jax.Array, x: jax.Array, target: jax.Array, reduction: int) -> jax.Array:
+    """Not PyTorch's decomposition: that subtracts 1 from a sigmoid, in which digits cancel."""
+    share = grad / x.size if reduction == 1 else grad
+    return (-target * jax.nn.sigmoid(-target * x) * share).astype(x.dtype)
+
+
 @lowers(aten.multi_margin_loss.default)
 def multi_margin_loss(
     x: jax.Array,
@@ -47,9 +54,15 @@ def multi_margin_loss_backward(
     return jax.vjp(lambda x: multi_margin_loss(x, target, p, margin, weight, reduction), x)[1](grad)[0]
 
 
-@lowers(aten.multilabel_margin_loss_forward.default)
-def multilabel_margin_loss(x: jax.Array, target: jax.Array, reduction: int) -> list[jax.Array]:
-    """A row's labels end at its first -1."""
+@lowers(aten.multilabel_margin_loss_backward.default)
+def multilabel_margin_loss_backward(
+    grad: jax.Array, x: jax.Array, target: jax.Array, reduction: int, is_target: jax.Array
+) -> jax.Array:
+    return jax.vjp(lambda x: _multilabel_margin_loss(x, target, reduction), x)[1](grad)[0]
+
+
+def _multilabel_margin_loss(x: jax.Array, target: jax.Array, reduction: int) -> jax.Array:
+    """A row's labels end at its first -1. (Only the gradient needs it: the loss itself PyTorch decomposes.)"""
     rows, labels = jnp.atleast_2d(x.astype(jnp.float32)), jnp.atleast_2d(target)
     classes = rows.shape[1]
     given = jnp.cumprod((labels >= 0).astype(jnp.int32), 1) > 0
@@ -57,15 +70,7 @@ def multilabel_margin_loss(x: jax.Array, target: jax.Array, reduction: int) -> l
     picked = jnp.take_along_axis(rows, jnp.maximum(labels, 0), 1)
     excess = 1 - picked[:, :, None] + rows[:, None, :]
     terms = jnp.where(given[:, :, None] & ~own[:, None, :] & (excess > 0), excess, 0)
-    loss = _reduced(jnp.sum(terms, (1, 2)) / max(classes, 1), reduction, x, max(target.ndim - 1, 0))
-    return [loss, own.reshape(target.shape).astype(x.dtype)]
-
-
-@lowers(aten.multilabel_margin_loss_backward.default)
-def multilabel_margin_loss_backward(
-    grad: jax.Array, x: jax.Array, target: jax.Array, reduction: int, is_target: jax.Array
-) -> jax.Array:
-    return jax.vjp(lambda x: multilabel_margin_loss(x, target, reduction)[0], x)[1](grad)[0]
+    return _reduced(jnp.sum(terms, (1, 2)) / max(classes, 1), reduction, x, max(target.ndim - 1, 0))
 
 
 def _reduced(losses: jax.Array, reduction: int, x: jax.Array, ndim: int) -> jax.Array:

@@ -132,7 +132,7 @@ def _lower_interpolation(name: str, rule: Callable[..., Taps]) -> None:
         return _transposed(grad, shape, taps(shape, size, options))
 
 
-for _name, _rule in {
+_RULES: dict[str, Callable[..., Taps]] = {
     "upsample_nearest1d": _nearest,
     "upsample_nearest2d": _nearest,
     "upsample_nearest3d": _nearest,
@@ -145,7 +145,8 @@ for _name, _rule in {
     "upsample_bicubic2d": _cubic,
     "_upsample_bilinear2d_aa": _antialiased(lambda x: np.maximum(1 - np.abs(x), 0), 1),
     "_upsample_bicubic2d_aa": _antialiased(lambda x: _cubic_kernel(x, -0.5), 2),
-}.items():
+}
+for _name, _rule in _RULES.items():
     _lower_interpolation(_name, _rule)
 
 
