@@ -514,6 +514,8 @@ SAMPLES = [
     row(aten.searchsorted.Tensor, EDGES, EDGES, side="right", out_int32=True),
     row(aten.searchsorted.Tensor, EDGES.flip(0), f32(5), sorter=torch.arange(4).flip(0)),
     row(aten.searchsorted.Scalar, EDGES, 0.5),
+    *(row(aten.searchsorted.Tensor, f32(*rows), f32(*rows[:-1], n)) for rows in [(0,), (2, 0)] for n in (0, 3)),
+    row(aten.searchsorted.Tensor, f32(2, 3), f32(2, 0)),
     *(row(aten.bucketize.Tensor, x, EDGES, right=right) for x in (EDGES, f32(2, 3)) for right in (False, True)),
     row(aten.bucketize.Scalar, 0.5, EDGES, out_int32=True),
     *(row(aten.histc.default, f32(50), *options) for options in [(), (7,), (5, -1, 1)]),
@@ -580,6 +582,10 @@ SAMPLES = [
         ]
     ),
     row(aten.as_strided.default, f32(3, 1).expand(3, 4), (2, 2), (1, 0)),
+    *(
+        row(aten.resize.default, x, [2, 3], reference=lambda x, size: x.flatten()[:6].view(size))
+        for x in (f32(2, 3), f32(4, 4))
+    ),
     *(row(aten.as_strided_scatter.default, x, f32(2, 3), (2, 3), (5, 1), 1) for x in (f32(4, 4), f32(4, 4).t())),
     # Creation.
     *(row(aten.full.default, [2, 3], value, dtype=dtype) for value, dtype in [(1.5, torch.bfloat16), (2, torch.int64)]),

@@ -16,12 +16,13 @@ aten = torch.ops.aten
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
 # the embedding's gradient would become scatters, a roll a gather, interpolation gathers at places that are computed. Of
-# attention, the decomposition would save all probabilities for the gradient.
+# attention, the decomposition would save all probabilities for the gradient; `take`'s reads values of its index.
 _LOWERED_WHOLE = (
     aten.nll_loss_forward.default,
     aten.nll_loss_backward.default,
     aten.embedding_dense_backward.default,
     aten.roll.default,
+    aten.take.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten.multi_margin_loss.default,
     aten.upsample_nearest1d.default,
@@ -33,9 +34,11 @@ _LOWERED_WHOLE = (
     aten.upsample_linear1d.default,
 )
 
-# Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means.
+# Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means, and copies
+# of views.
 _DECOMPOSED = (
     aten.addmv,
+    aten.as_strided_copy,
     aten.elu,
     aten.gelu,
     aten.hardtanh,
@@ -47,6 +50,7 @@ _DECOMPOSED = (
     aten.native_batch_norm,
     aten.native_layer_norm,
     aten.rrelu_with_noise_backward,
+    aten.view_copy,
 )
 
 

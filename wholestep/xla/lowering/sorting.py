@@ -116,6 +116,8 @@ def searchsorted(
     values = jnp.asarray(values)
     met = jnp.promote_types(edges.dtype, values.dtype)
     edges, values = edges.astype(met), values.astype(met)
+    if not edges.size or not values.size:
+        return jnp.zeros(values.shape, result_dtype(ctx))
     if edges.ndim == 1:
         return jnp.searchsorted(edges, values, side=side).astype(result_dtype(ctx))
     shape = values.shape
