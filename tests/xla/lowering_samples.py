@@ -520,6 +520,21 @@ SAMPLES = [
     row(aten.bucketize.Scalar, 0.5, EDGES, out_int32=True),
     *(row(aten.histc.default, f32(50), *options) for options in [(), (7,), (5, -1, 1)]),
     row(aten.histc.default, torch.ones(4), 4),
+    *(
+        row(aten.segment_reduce.default, f32(6, 2), reduce, lengths=torch.tensor([2, 0, 4]), initial=initial)
+        for reduce in ("sum", "mean", "prod", "max", "min")
+        for initial in (None, 0.5)
+    ),
+    row(aten.segment_reduce.default, f32(2, 4), "mean", offsets=torch.tensor([[0, 1, 4], [0, 3, 4]]), axis=1),
+    *(
+        row(aten._segment_reduce_backward.default, f32(3).abs(), x, y, reduce, lengths=torch.tensor([2, 0, 4]))
+        for reduce in ("sum", "mean", "prod", "max", "min")
+        for y in (f32(6), i64(6).float())
+        for x in [aten.segment_reduce.default(y, reduce, lengths=torch.tensor([2, 0, 4]))]
+    ),
+    *(row(aten.histogram.bin_ct, f32(30), 5, **more) for more in [{}, {"range": [-1.0, 0.5]}, {"density": True}]),
+    *(row(aten.histogram.bins_tensor, x, EDGES) for x in (f32(30), EDGES)),
+    row(aten.histogram.bins_tensor, f32(30), EDGES, weight=f32(30), density=True),
     # Reductions of an index, and others.
     *(
         row(_op(name), x, *options)
@@ -548,6 +563,7 @@ SAMPLES = [
         for dims in (None, [0], [-1, 0])
         for correction, keepdim in [(None, False), (0, True), (2, False)]
     ),
+    *(row(aten.dist.default, x, x + 1 + f32(4), p) for x in (f32(3, 4), bf16(3, 4)) for p in (0, 1, 2, 2.5, inf, -inf)),
     # What rearranges, by strides too.
     *(row(aten.flip.default, x, dims) for x, dims in [(f32(3, 4), [0, -1]), (f32(3, 4), []), (f32(), [0])]),
     *(row(aten.diagonal.default, f32(3, 4, 5), *options) for options in [(), (1,), (-1, 2, 0), (4,)]),

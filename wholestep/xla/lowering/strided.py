@@ -32,7 +32,7 @@ def as_strided(
     order = _dense_order(size, stride)
     if order is not None:
         part = lax.slice(storage, [start], [start + span]).reshape([size[dim] for dim in order])
-        return jnp.transpose(part, np.argsort(order))
+        return jnp.transpose(part, np.argsort(order).tolist())
     return storage[_places(size, stride, start)]
 
 
@@ -52,7 +52,7 @@ def as_strided_scatter(
         raise LoweringError("as_strided_scatter into a tensor whose elements share memory has no lowering to XLA")
     start = 0 if storage_offset is None else storage_offset - first
     written = storage.at[_places(size, stride, start)].set(source)
-    return jnp.transpose(written.reshape([x.shape[dim] for dim in order]), np.argsort(order))
+    return jnp.transpose(written.reshape([x.shape[dim] for dim in order]), np.argsort(order).tolist())
 
 
 @lowers(aten.resize.default, context=True)
