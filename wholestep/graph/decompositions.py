@@ -34,8 +34,8 @@ _LOWERED_WHOLE = (
     aten.upsample_linear1d.default,
 )
 
-# Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means, and copies
-# of views.
+# Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means,
+# copies of views.
 _DECOMPOSED = (
     aten.addmv,
     aten.as_strided_copy,
