@@ -35,7 +35,7 @@ _LOWERED_WHOLE = (
 )
 
 # Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means,
-# copies of views.
+# copies of views, indices of triangles.
 _DECOMPOSED = (
     aten.addmv,
     aten.as_strided_copy,
@@ -47,9 +47,14 @@ _DECOMPOSED = (
     aten._native_batch_norm_legit,
     aten._native_batch_norm_legit_functional,
     aten._native_batch_norm_legit_no_training,
+    aten.narrow_copy,
     aten.native_batch_norm,
     aten.native_layer_norm,
+    aten.permute_copy,
     aten.rrelu_with_noise_backward,
+    aten.tril_indices,
+    aten.triu_indices,
+    aten.unbind_copy,
     aten.view_copy,
 )
 
