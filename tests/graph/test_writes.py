@@ -84,7 +84,12 @@ def written_input(x: Tensor) -> Tensor:
     return x + row
 
 
-FUNCTIONS = [fresh, read_before, view_that_is_done, view_read_later, masked, split, written_input]
+def strided_view(x: Tensor) -> Tensor:
+    """Reads what the view that it starts from does not hold."""
+    return (x * 2)[1].as_strided((3, 2), (4, 2), 1)
+
+
+FUNCTIONS = [fresh, read_before, view_that_is_done, view_read_later, masked, split, written_input, strided_view]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -525,10 +525,27 @@ SAMPLES = [
     row(aten.searchsorted.Tensor, EDGES, EDGES, side="right", out_int32=True),
     row(aten.searchsorted.Tensor, EDGES.flip(0), f32(5), sorter=torch.arange(4).flip(0)),
     row(aten.searchsorted.Scalar, EDGES, 0.5),
+    *(row(aten.searchsorted.Tensor, f32(*rows), f32(*rows[:-1], n)) for rows in [(0,), (2, 0)] for n in (0, 3)),
+    row(aten.searchsorted.Tensor, f32(2, 3), f32(2, 0)),
     *(row(aten.bucketize.Tensor, x, EDGES, right=right) for x in (EDGES, f32(2, 3)) for right in (False, True)),
     row(aten.bucketize.Scalar, 0.5, EDGES, out_int32=True),
     *(row(aten.histc.default, f32(50), *options) for options in [(), (7,), (5, -1, 1)]),
     row(aten.histc.default, torch.ones(4), 4),
+    *(
+        row(aten.segment_reduce.default, f32(6, 2), reduce, lengths=torch.tensor([2, 0, 4]), initial=initial)
+        for reduce in ("sum", "mean", "prod", "max", "min")
+        for initial in (None, 0.5)
+    ),
+    row(aten.segment_reduce.default, f32(2, 4), "mean", offsets=torch.tensor([[0, 1, 4], [0, 3, 4]]), axis=1),
+    *(
+        row(aten._segment_reduce_backward.default, f32(3).abs(), x, y, reduce, lengths=torch.tensor([2, 0, 4]))
+        for reduce in ("sum", "mean", "prod", "max", "min")
+        for y in (f32(6), i64(6).float())
+        for x in [aten.segment_reduce.default(y, reduce, lengths=torch.tensor([2, 0, 4]))]
+    ),
+    *(row(aten.histogram.bin_ct, f32(30), 5, **more) for more in [{}, {"range": [-1.0, 0.5]}, {"density": True}]),
+    *(row(aten.histogram.bins_tensor, x, EDGES) for x in (f32(30), EDGES)),
+    row(aten.histogram.bins_tensor, f32(30), EDGES, weight=f32(30), density=True),
     # Reductions of an index, and others.
     *(
         row(_op(name), x, *options)
@@ -557,6 +574,7 @@ SAMPLES = [
         for dims in (None, [0], [-1, 0])
         for correction, keepdim in [(None, False), (0, True), (2, False)]
     ),
+    *(row(aten.dist.default, x, x + 1 + f32(4), p) for x in (f32(3, 4), bf16(3, 4)) for p in (0, 1, 2, 2.5, inf, -inf)),
     # What rearranges, by strides too.
     *(row(aten.flip.default, x, dims) for x, dims in [(f32(3, 4), [0, -1]), (f32(3, 4), []), (f32(), [0])]),
     *(row(aten.diagonal.default, f32(3, 4, 5), *options) for options in [(), (1,), (-1, 2, 0), (4,)]),
@@ -591,6 +609,10 @@ SAMPLES = [
         ]
     ),
     row(aten.as_strided.default, f32(3, 1).expand(3, 4), (2, 2), (1, 0)),
+    *(
+        row(aten.resize.default, x, [2, 3], reference=lambda x, size: x.flatten()[:6].view(size))
+        for x in (f32(2, 3), f32(4, 4))
+    ),
     *(row(aten.as_strided_scatter.default, x, f32(2, 3), (2, 3), (5, 1), 1) for x in (f32(4, 4), f32(4, 4).t())),
     # Creation.
     *(row(aten.full.default, [2, 3], value, dtype=dtype) for value, dtype in [(1.5, torch.bfloat16), (2, torch.int64)]),

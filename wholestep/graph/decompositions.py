@@ -17,8 +17,8 @@ aten = torch.ops.aten
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
 # the embedding's gradient would become scatters, a roll a gather, interpolation gathers at places that are computed. Of
-# attention, the decomposition would save all probabilities for the gradient; of the soft margin loss, it is
-# inexact; evenly spaced integers need float64.
+# attention, the decomposition would save all probabilities for the gradient; of the soft margin loss, it is inexact;
+# evenly spaced integers need float64; `take`'s reads values of its index.
 _LOWERED_WHOLE = (
     aten.nll_loss_forward.default,
     aten.nll_loss_backward.default,
@@ -28,6 +28,7 @@ _LOWERED_WHOLE = (
     aten.linspace.Tensor_Tensor,
     aten.linspace.Tensor_Scalar,
     aten.linspace.Scalar_Tensor,
+    aten.take.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten.multi_margin_loss.default,
     aten.soft_margin_loss_backward.default,
@@ -40,25 +41,30 @@ _LOWERED_WHOLE = (
     aten.upsample_linear1d.default,
 )
 
-# Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means.
+# Operators outside of PyTorch's core set whose decompositions run well: chains of element-wise operators and means,
+# copies of views, indices of triangles.
 _DECOMPOSED = (
     aten._batch_norm_with_update_functional,
     aten._native_batch_norm_legit,
     aten._native_batch_norm_legit_functional,
+    aten._native_batch_norm_legit_no_training,
     aten.addmv,
+    aten.as_strided_copy,
     aten.batch_norm_backward,
     aten.elu,
     aten.gelu,
     aten.hardtanh,
     aten.leaky_relu,
     aten.linalg_vector_norm,
-    aten._native_batch_norm_legit,
-    aten._native_batch_norm_legit_functional,
-    aten._native_batch_norm_legit_no_training,
+    aten.narrow_copy,
     aten.native_batch_norm,
-    aten.native_dropout,
     aten.native_layer_norm,
+    aten.permute_copy,
     aten.rrelu_with_noise_backward,
+    aten.tril_indices,
+    aten.triu_indices,
+    aten.unbind_copy,
+    aten.view_copy,
 )
 
 

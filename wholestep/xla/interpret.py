@@ -86,7 +86,10 @@ class Interpreter:
 
 def _constant(node: fx.Node, value: torch.Tensor) -> jax.Array:
     array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
-    return jnp.asarray(to_program(str(node.target), array, value.dtype))
+    try:
+        return jnp.asarray(to_program(str(node.target), array, value.dtype))
+    except ValueError as error:  # an integer that does not fit
+        raise LoweringError(f"a constant has no value in the program: {error}") from error
 
 
 def _check(node: fx.Node, result: Any) -> None:

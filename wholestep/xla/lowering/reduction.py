@@ -88,6 +88,12 @@ def var_mean(
     return [var(x, dim, correction=correction, keepdim=keepdim), average]
 
 
+@lowers(aten.dist.default)
+def dist(x: jax.Array, y: jax.Array, p: float = 2) -> jax.Array:
+    difference = (x - y).reshape(-1).astype(jnp.float32)
+    return jnp.linalg.norm(difference, p).astype(jnp.promote_types(x.dtype, y.dtype))
+
+
 def _place(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
     """Where the extreme is: the first of equals, or the first NaN."""
 

@@ -7,6 +7,7 @@ nearest element; writing there does nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -101,11 +102,11 @@ def index_put(
     x: jax.Array, indices: Sequence[jax.Array | None], values: jax.Array, accumulate: bool = False
 ) -> jax.Array:
     how = "sum" if accumulate else "set"
-    masks = [i for i, index in enumerate(indices) if _is_mask(index)]
+    masks = [(dim, index.astype(bool)) for dim, index in enumerate(indices) if _is_mask(index)]
     if not masks:
         return _write(x, _slices(indices), values, how)
-    if len(masks) == 1 and all(index is None for i, index in enumerate(indices) if i != masks[0]):
-        return _put_where(x, masks[0], indices[masks[0]].astype(bool), values, how)
+    if len(masks) == 1 and sum(index is not None for index in indices) == 1:
+        return _put_where(x, *masks[0], values, how)
     lengths = {index.shape[-1] for index in indices if index is not None and not _is_mask(index) and index.ndim}
     lengths |= {values.shape[0]} if values.ndim else set()
     count = max(lengths, default=1)  # as many elements as a mask picks: no more, or PyTorch refuses it
@@ -172,7 +173,7 @@ def _number(mask: jax.Array, shape: Sequence[int]) -> jax.Array:
     return (jnp.cumsum(flat, dtype=jnp.int32) - 1).reshape(shape)
 
 
-def _is_mask(index: jax.Array | None) -> bool:
+def _is_mask(index: jax.Array | None) -> TypeGuard[jax.Array]:
     return index is not None and index.dtype in (jnp.bool_, jnp.uint8)
 
 

@@ -116,6 +116,8 @@ def searchsorted(
     values = jnp.asarray(values)
     met = jnp.promote_types(edges.dtype, values.dtype)
     edges, values = edges.astype(met), values.astype(met)
+    if not edges.size or not values.size:
+        return jnp.zeros(values.shape, result_dtype(ctx))
     if edges.ndim == 1:
         return jnp.searchsorted(edges, values, side=side).astype(result_dtype(ctx))
     shape = values.shape
@@ -129,16 +131,3 @@ def bucketize(
     ctx: Context, values: jax.Array | float, edges: jax.Array, *, out_int32: bool = False, right: bool = False
 ) -> jax.Array:
     return searchsorted(ctx, edges, values, right=right)
-
-
-@lowers(aten.histc.default)
-def histc(x: jax.Array, bins: int = 100, min: float = 0, max: float = 0) -> jax.Array:
-    flat = x.reshape(-1).astype(jnp.float32)
-    low, high = (jnp.asarray(bound, jnp.float32) for bound in (min, max))
-    if min == max and x.size:
-        low, high = jnp.min(flat), jnp.max(flat)
-    same = low == high
-    low, high = jnp.where(same, low - 1, low), jnp.where(same, high + 1, high)
-    place = jnp.floor((flat - low) * (bins / (high - low))).astype(jnp.int32)
-    place = jnp.where((flat >= low) & (flat <= high), jnp.minimum(place, bins - 1), bins)
-    return jnp.zeros(bins, jnp.float32).at[place].add(1, mode="drop").astype(x.dtype)

@@ -3,6 +3,7 @@ gives it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import jax
@@ -31,7 +32,7 @@ def as_strided(
     order = _dense_order(size, stride)
     if order is not None:
         part = lax.slice(storage, [start], [start + span]).reshape([size[dim] for dim in order])
-        return jnp.transpose(part, np.argsort(order))
+        return jnp.transpose(part, np.argsort(order).tolist())
     return storage[_places(size, stride, start)]
 
 
@@ -51,7 +52,15 @@ def as_strided_scatter(
         raise LoweringError("as_strided_scatter into a tensor whose elements share memory has no lowering to XLA")
     start = 0 if storage_offset is None else storage_offset - first
     written = storage.at[_places(size, stride, start)].set(source)
-    return jnp.transpose(written.reshape([x.shape[dim] for dim in order]), np.argsort(order))
+    return jnp.transpose(written.reshape([x.shape[dim] for dim in order]), np.argsort(order).tolist())
+
+
+@lowers(aten.resize.default, context=True)
+def resize(ctx: Context, x: jax.Array, size: Sequence[int], **options: object) -> jax.Array:
+    """What PyTorch leaves open, beyond the elements that were there, is zero."""
+    storage, _ = _storage(ctx, x)
+    count = math.prod(size)
+    return jnp.pad(storage[:count], (0, max(count - storage.size, 0))).reshape(tuple(size))
 
 
 def _storage(ctx: Context, x: jax.Array) -> tuple[jax.Array, int]:
