@@ -47,7 +47,7 @@ class Operand(NamedTuple):
 class Given(NamedTuple):
     """In what an operator returns: one of the tensors that it was given."""
 
-    index: int
+    place: int
 
 
 class OperatorProgram:
@@ -95,7 +95,7 @@ class OperatorProgram:
             leaves.clear()
             copies = [x.clone() if i in written else x for i, x in enumerate(given)]
             filled = tree_map(
-                lambda x: copies[x.index] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given
+                lambda x: copies[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given
             )
             result = compute(*filled[0], **filled[1])
             flat, self.spec = tree_flatten(result)
@@ -161,7 +161,7 @@ class OperatorProgram:
         """What the operator returns, of these operands and new tensors."""
         return tree_unflatten(
             [
-                given[leaf.index] if isinstance(leaf, Given) else results[leaf] if type(leaf) is int else leaf
+                given[leaf.place] if isinstance(leaf, Given) else results[leaf] if type(leaf) is int else leaf
                 for leaf in self.leaves
             ],
             self.spec,
@@ -188,6 +188,6 @@ def _written(operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[
     for place, argument in enumerate(operator._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[place] if place < len(args) else kwargs.get(argument.name)
-            values = value if isinstance(value, (list, tuple)) and not _is_given(value) else [value]
-            written += [each.index for each in values if _is_given(each)]
+            values = value if isinstance(value, (list, tuple)) and not isinstance(value, Given) else [value]
+            written += [each.place for each in values if isinstance(each, Given)]
     return written

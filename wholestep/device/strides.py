@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 
@@ -44,8 +43,8 @@ def take(array: jax.Array, view: View) -> jax.Array:
     grid = _Grid.of(view, array.size)
     if grid is None:
         return array.reshape(-1)[_places(view)]
-    block = lax.slice(grid.spread(array), grid.start, [a + n for a, n in zip(grid.start, grid.count, strict=True)])
-    dense = jnp.transpose(block.reshape(grid.count[:-1]), np.argsort(grid.order))
+    block = lax.slice(grid.spread(array), grid.start, [a + n for a, n in zip(grid.start, grid.extent, strict=True)])
+    dense = jnp.transpose(block.reshape(grid.extent[:-1]), [grid.order.index(i) for i in range(len(grid.order))])
     kept = [n if step else 1 for n, step in zip(view.size, view.stride, strict=True)]
     return jnp.broadcast_to(dense.reshape(kept), view.size)
 
@@ -61,7 +60,7 @@ def put(array: jax.Array, view: View, value: jax.Array) -> jax.Array:
     if grid is None:
         return array.reshape(-1).at[_places(view)].set(value).reshape(array.shape)
     ordered = jnp.transpose(value.reshape([view.size[dim] for dim in grid.dims]), grid.order)
-    written = lax.dynamic_update_slice(grid.spread(array), ordered.reshape(grid.count), grid.start)
+    written = lax.dynamic_update_slice(grid.spread(array), ordered.reshape(grid.extent), grid.start)
     return written.reshape(-1)[: array.size].reshape(array.shape)
 
 
@@ -71,14 +70,14 @@ class _Grid(NamedTuple):
     Attributes:
         shape: of the grid; its last dimension is what lies between two elements of the innermost stride.
         start: of the block.
-        count: its size; 1 in the last dimension.
+        extent: its size; 1 in the last dimension.
         dims: the view's dimensions that are in the grid: those of a stride of 0 or of one element are not.
         order: of `dims`, from the largest stride to the smallest.
     """
 
     shape: tuple[int, ...]
     start: tuple[int, ...]
-    count: tuple[int, ...]
+    extent: tuple[int, ...]
     dims: tuple[int, ...]
     order: tuple[int, ...]
 
