@@ -12,9 +12,13 @@ from wholestep.xla.lowering.registry import Context, elementwise, lowers, result
 
 aten = torch.ops.aten
 
-elementwise(aten.lgamma.default)(lax.lgamma)
 elementwise(aten.igamma.default)(lambda a, x: lax.igamma(*jnp.broadcast_arrays(a, x)))
 elementwise(aten.igammac.default)(lambda a, x: lax.igammac(*jnp.broadcast_arrays(a, x)))
+
+
+@elementwise(aten.lgamma.default)
+def lgamma(x: jax.Array) -> jax.Array:
+    return jnp.where((x == 1) | (x == 2), 0, lax.lgamma(x))  # where XLA's is only nearly 0
 
 
 @elementwise(aten.digamma.default)
@@ -30,7 +34,10 @@ def polygamma(ctx: Context, n: int, x: jax.Array) -> jax.Array:
         return digamma(x).astype(result_dtype(ctx))
     below = x < 0.5
     right = jax.scipy.special.polygamma(n, jnp.where(below, 1 - x, x))
-    cotangent = 1 / jnp.tan(jnp.pi * (x - jnp.round(x)))
+    part = x - jnp.round(x)
+    half = jnp.abs(part) > 0.25  # nearer to a zero of the cotangent than to a pole
+    from_zero = jnp.sign(part) * jnp.tan(jnp.pi * (0.5 - jnp.abs(part)))
+    cotangent = jnp.where(half, from_zero, 1 / jnp.tan(jnp.pi * part))
     left = (-1) ** n * right - jnp.pi ** (n + 1) * jnp.polyval(jnp.asarray(_cotangent_derivative(n)), cotangent)
     pole = below & (x == jnp.round(x))
     result = jnp.where(pole, (-1) ** (n + 1) * jnp.inf, jnp.where(below, left, right))
