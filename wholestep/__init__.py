@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from wholestep.device.register import register_with_torch
+
 __version__ = "0.1.0"
 __all__ = ["__version__", "jax_op"]
 
@@ -15,3 +17,6 @@ def __getattr__(name: str) -> Any:
 
         return jax_op
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+register_with_torch()

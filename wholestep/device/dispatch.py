@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
-from wholestep.device.eager import COUNTERS, EAGER, Number
+from wholestep.device.eager import EAGER, Number
 from wholestep.device.operator import Given, Operand, OperatorProgram
 from wholestep.device.scalars import changing_number, with_tensor
 from wholestep.device.strides import View
@@ -115,7 +115,6 @@ def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         compute = operator
     try:
         program = _PROGRAMS[key]
-        COUNTERS.cache_hits += 1
     except KeyError:
         program = _PROGRAMS[key] = _trace(read, compute, args, kwargs)
     if program is None:
@@ -158,7 +157,7 @@ def _place(operator: torch._ops.OpOverload, name: str) -> int:
 
 def _with_number(
     operator: torch._ops.OpOverload, name: str, args: Sequence[Any], kwargs: dict[str, Any], read: _Call
-) -> tuple[list[Any], dict[str, Any], Any]:
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
     """The arguments with that number marked as an operand, and their key."""
     place = _place(operator, name)
     given, named = list(args), dict(kwargs)
@@ -171,13 +170,12 @@ def _with_number(
         parts.append((key, read.number(each) if key == name else read.key(each)))
         if key == name:
             named[key] = Given(len(read.operands) - 1)
-    return given, named, (operator, "number", tuple(parts))
+    return tuple(given), named, (operator, "number", tuple(parts))
 
 
 def _trace(
     read: _Call, compute: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 ) -> OperatorProgram | None:
-    COUNTERS.compiles += 1
     places = iter(i for i, tensor in enumerate(read.tensors) if tensor is not _NO_TENSOR)
 
     def template(x: Any) -> Any:

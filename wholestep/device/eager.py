@@ -58,9 +58,6 @@ class Counters:
         self.__init__()  # type: ignore[misc]
 
 
-COUNTERS = Counters()
-
-
 class Pending:
     """A value that a recording will make.
 
@@ -178,17 +175,17 @@ class Recording:
         """Run what was recorded, for the values that are still needed."""
         if EAGER.recording is self:
             EAGER.recording = Recording()
-        COUNTERS.flushes[reason] += 1
+        EAGER.counters.flushes[reason] += 1
         live = self.live()
         places = [value.place for value in live]
         key = self.key(places)
         compiled = _COMPILED.get(key)
         if compiled is None:
             compiled = _COMPILED[key] = jax.jit(self.function(places))
-            COUNTERS.compiles += 1
+            EAGER.counters.compiles += 1
         else:
-            COUNTERS.cache_hits += 1
-        COUNTERS.programs += 1
+            EAGER.counters.cache_hits += 1
+        EAGER.counters.programs += 1
         for value, array in zip(live, compiled(*self.arguments()), strict=True):
             value.array = array
         self.entries.clear()
@@ -203,11 +200,13 @@ class Eager:
     """The state of the device: how operators run.
 
     Attributes:
+        counters: what happened.
         recording: what they are added to; None where they run at once.
         bound: operators that a recording holds at most.
     """
 
     def __init__(self) -> None:
+        self.counters = Counters()
         self.bound = BOUND
         self.recording: Recording | None = None
         self.set_mode(os.environ.get("WHOLESTEP_EAGER_MODE", "immediate"))
@@ -235,14 +234,19 @@ class Eager:
 
     def execute(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> Sequence[Any]:
         """Run or record an operator's program; its outputs."""
-        COUNTERS.operators += 1
+        self.counters.operators += 1
         recording = self.recording
         if recording is not None:
             if len(recording.entries) >= self.bound:
                 recording.flush("the recording is full")
-                recording = self.recording
+                recording = self.recording = Recording()
             return recording.add(program, numbers, buffers)
-        COUNTERS.programs += 1
+        self.counters.programs += 1
+        if program.has_run:
+            self.counters.cache_hits += 1
+        else:
+            self.counters.compiles += 1
+            program.has_run = True
         arrays = [None if buffer.value is None else buffer.array for buffer in buffers]
         words = GENERATOR.draw() if program.draws else None
         return program.jitted(words, [number_array(*number) for number in numbers], *arrays)

@@ -1,4 +1,4 @@
-"""The operators that do not compute: they make tensors, view them, move bytes, or read a value."""
+"""The operators that do not compute: they make tensors, view them, move bytes, or read a value (see `register.py`)."""
 
 from __future__ import annotations
 
@@ -62,6 +62,11 @@ def _check(layout: torch.layout | None, device: torch.device | None) -> None:
 def view(tensor: Tensor, *args: Any) -> Tensor:
     """`Tensor.view` to other sizes: PyTorch's kernel works on sizes alone."""
     return aten.view.default.redispatch(_CPU, tensor, *args)
+
+
+def strided_view(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
+    """`Tensor.as_strided`."""
+    return as_strided(tensor, size, stride, offset)
 
 
 def reshape_alias(tensor: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
@@ -211,25 +216,3 @@ def native_batch_norm(
     if not training:
         return call(aten._native_batch_norm_legit_no_training.default, x, weight, bias, mean, var, momentum, eps)
     return call(aten._native_batch_norm_legit.default, x, weight, bias, mean, var, training, momentum, eps)
-
-
-KERNELS = {
-    aten.empty.memory_format: empty_memory_format,
-    aten.empty_strided.default: empty_strided,
-    aten.as_strided.default: as_strided,
-    aten.view.default: view,
-    aten._reshape_alias.default: reshape_alias,
-    aten.unfold.default: unfold,
-    aten.set_.source_Storage: set_whole_storage,
-    aten.set_.source_Storage_storage_offset: set_storage,
-    aten.set_.source_Tensor: set_tensor,
-    aten.set_.default: set_nothing,
-    aten.resize_.default: resize_,
-    aten._copy_from.default: copy_from,
-    aten._copy_from_and_resize.default: copy_from_and_resize,
-    aten._local_scalar_dense.default: local_scalar,
-    aten.clone.default: clone,
-    aten._to_copy.default: to_copy,
-    aten.native_batch_norm.default: native_batch_norm,
-}
-"""Operator -> the kernel that PyTorch is given for it, instead of `dispatch.call`."""

@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
 import torch
 from torch import Tensor
 
-from wholestep.device.eager import COUNTERS, EAGER, Counters
 from wholestep.device.random import GENERATOR
-from wholestep.xla.devices import configure_devices
+
+if TYPE_CHECKING:
+    import jax
+
+    from wholestep.device.eager import Counters, Eager
 
 
 class TpuModule(types.ModuleType):
@@ -23,24 +25,24 @@ class TpuModule(types.ModuleType):
     def eager_mode(self) -> str:
         """`immediate`: each operator is a program of its own, cached, that runs at once. `deferred`: operators are
         recorded, and run as one program when a value is needed."""
-        return EAGER.mode
+        return _eager().mode
 
     @eager_mode.setter
     def eager_mode(self, mode: str) -> None:
-        EAGER.set_mode(mode)
+        _eager().set_mode(mode)
 
     @property
     def recording_bound(self) -> int:
         """Operators that are recorded at most, in deferred mode."""
-        return EAGER.bound
+        return _eager().bound
 
     @recording_bound.setter
     def recording_bound(self, bound: int) -> None:
-        EAGER.bound = bound
+        _eager().bound = bound
 
     def counters(self) -> Counters:
         """What ran, was compiled and found compiled; `reset()` counts from zero."""
-        return COUNTERS
+        return _eager().counters
 
     def is_available(self) -> bool:
         """Always: where there is no TPU, the device is the CPU, through XLA."""
@@ -88,8 +90,7 @@ class TpuModule(types.ModuleType):
 
     def synchronize(self, device: Any = None) -> None:
         """Run what is recorded and wait for all that runs."""
-        EAGER.flush("synchronize")
-        jax.effects_barrier()
+        _eager().flush("synchronize")
         for array in _device().client.live_arrays():
             array.block_until_ready()
 
@@ -150,6 +151,16 @@ class TpuModule(types.ModuleType):
         return False
 
 
+def _eager() -> Eager:
+    from wholestep.device.eager import EAGER  # with JAX, which nothing else here needs
+
+    return EAGER
+
+
 def _device() -> jax.Device:
+    import jax
+
+    from wholestep.xla.devices import configure_devices
+
     configure_devices()
     return jax.devices()[0]

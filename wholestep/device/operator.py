@@ -61,6 +61,7 @@ class OperatorProgram:
             where it is no single result, as leaves of `spec`.
         draws: whether it draws random numbers.
         numbers: how many of its operands are numbers.
+        has_run: whether it was compiled by itself.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class OperatorProgram:
         self.writes = list(dict.fromkeys(operands[i].array for i in written))
         self.leaves = leaves
         self.is_plain = leaves == [0] and self.spec.is_leaf() and not written
+        self.has_run = False
         self.jitted = jax.jit(self.run)
 
     def run(self, words: jax.Array | None, numbers: Sequence[jax.Array], *arrays: jax.Array | None) -> list[jax.Array]:

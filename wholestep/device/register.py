@@ -1,75 +1,152 @@
-"""Tell PyTorch about the `tpu` device."""
+"""Tell PyTorch about the `tpu` device. JAX is imported when the first tensor is made there."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
 from typing import Any
 
-import torch
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+# Operators whose kernel is a function of `kernels.py`.
+_KERNELS = {
+    "empty.memory_format": "empty_memory_format",
+    "empty_strided": "empty_strided",
+    "as_strided": "strided_view",
+    "view": "view",
+    "_reshape_alias": "reshape_alias",
+    "unfold": "unfold",
+    "set_": "set_nothing",
+    "set_.source_Storage": "set_whole_storage",
+    "set_.source_Storage_storage_offset": "set_storage",
+    "set_.source_Tensor": "set_tensor",
+    "resize_": "resize_",
+    "_copy_from": "copy_from",
+    "_copy_from_and_resize": "copy_from_and_resize",
+    "_local_scalar_dense": "local_scalar",
+    "clone": "clone",
+    "_to_copy": "to_copy",
+    "native_batch_norm": "native_batch_norm",
+}
 
-from wholestep.device.dispatch import call
-from wholestep.device.kernels import KERNELS
-from wholestep.device.module import TpuModule
-from wholestep.graph.decompositions import decompositions
-from wholestep.xla.lowering import LOWERINGS
+# Operators that PyTorch would compose of several, though they are one in XLA, or that it cannot compose for a device
+# without kernels of its own.
+_WHOLE = (
+    *("arange.start_step", "binary_cross_entropy_with_logits", "block_diag", "celu", "constant_pad_nd", "convolution"),
+    *("convolution_backward", "cummax", "cummin", "diagonal_backward", "dist", "embedding", "eye", "index_put"),
+    *("kthvalue", "linalg_lstsq", "logcumsumexp", "logsumexp", "masked_fill.Tensor", "masked_scatter", "median.dim"),
+    *("mv", "nan_to_num", "native_group_norm", "native_layer_norm", "randperm", "rot90", "slice_backward"),
+    *("soft_margin_loss", "sort", "stack"),
+)
 
-_LIBRARIES: list[torch.library.Library] = []
-"""Registrations last as long as these."""
+_REGISTRATIONS: list[Any] = []
+"""They last as long as these."""
+
+
+def register_with_torch() -> None:
+    """Register the device now if PyTorch is imported, and else as soon as it is: importing it takes seconds, which
+    `wholestep --help` need not wait for."""
+    if "torch" in sys.modules:
+        register()
+    else:
+        sys.meta_path.insert(0, _AfterTorch())
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Registers the device when PyTorch has been imported."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        """PyTorch's own, which registers the device at its end; None for other modules."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is None or spec.loader is None:
+            return None
+        load = spec.loader.exec_module
+
+        def load_and_register(module: ModuleType) -> None:
+            load(module)
+            register()
+
+        spec.loader.exec_module = load_and_register  # type: ignore[method-assign]
+        return spec
 
 
 def register() -> None:
-    """Make `torch.device("tpu")` this device."""
+    """Make `torch.device("tpu")` this device, unless another package has made one."""
+    import torch
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    from wholestep.device.module import TpuModule
+
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken != "privateuseone":
+        warnings.warn(
+            f"a device {taken!r} is registered with PyTorch already: wholestep leaves it in place", stacklevel=2
+        )
+        return
     _setup_privateuseone_for_python_backend("tpu", TpuModule("tpu"))
     fallback = torch.library.Library("_", "IMPL")
-    fallback.fallback(call, "PrivateUse1")
+    fallback.fallback(_fallback, "PrivateUse1")
     operators = torch.library.Library("aten", "IMPL")
-    for operator, function in KERNELS.items():
-        operators.impl(operator, function, "PrivateUse1")
-    for name in _computed():
-        operators.impl(name, _Kernel(name), "PrivateUse1")
-    _LIBRARIES.extend((fallback, operators))
+    for name, function in _KERNELS.items():
+        operators.impl(name, _Kernel(function), "PrivateUse1")
+    # PyTorch would have these write into an output that it makes first.
+    structured = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
+    for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE]):
+        operators.impl(name, _Computed(name), "PrivateUse1")
+    _REGISTRATIONS.extend((fallback, operators))
     _print_from_cpu()
 
 
 class _Kernel:
-    """`call` of the operator of this name, which is looked up when it is first called: there are two thousand."""
+    """A function of `kernels.py`, imported when it is first called."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.operator: torch._ops.OpOverload | None = None
+        self._name = name
+        self._function: Any = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.operator is None:
-            packet, _, overload = self.name.removeprefix("aten::").partition(".")
-            self.operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        return call(self.operator, *args, **kwargs)
+        if self._function is None:
+            self._function = getattr(importlib.import_module("wholestep.device.kernels"), self._name)
+        return self._function(*args, **kwargs)
 
 
-def _computed() -> list[str]:
-    """Operators that PyTorch would otherwise write into an output it makes, or compose of others, though they have a
-    lowering or a decomposition that makes one program of them."""
-    names = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
-    known = [op for op in {*LOWERINGS, *decompositions()} if isinstance(op, torch._ops.OpOverload)]
-    composed = [
-        op._name
-        for op in known
-        if op.namespace == "aten"
-        and torch._C._dispatch_has_kernel_for_dispatch_key(op._name, "CompositeExplicitAutograd")
-        and not _returns_view(op)
-    ]
-    taken = {op._name.removesuffix(".default") for op in KERNELS}
-    return [name for name in dict.fromkeys([*names, *composed]) if name.startswith("aten::") and name not in taken]
+class _Computed:
+    """`dispatch.call` of the operator of this name, both found when it is first called."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._call: Any = None
+        self._operator: Any = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._call is None:
+            import torch
+
+            packet, _, overload = self._name.partition(".")
+            self._operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            self._call = importlib.import_module("wholestep.device.dispatch").call
+        return self._call(self._operator, *args, **kwargs)
+
+
+def _fallback(operator: Any, *args: Any, **kwargs: Any) -> Any:
+    from wholestep.device.dispatch import call
+
+    return call(operator, *args, **kwargs)
 
 
 def _print_from_cpu() -> None:
     """Let a tensor be printed by one copy, not by a dozen small programs."""
+    import torch
+
     plain = torch._tensor_str._tensor_str
 
     def printed(tensor: torch.Tensor, indent: int) -> str:
         return plain(tensor.detach().cpu() if tensor.device.type == "tpu" else tensor, indent)
 
     torch._tensor_str._tensor_str = printed
-
-
-def _returns_view(operator: torch._ops.OpOverload) -> bool:
-    return any(each.alias_info is not None and not each.alias_info.is_write for each in operator._schema.returns)
