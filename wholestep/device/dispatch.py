@@ -7,7 +7,7 @@ only rearranges sizes is PyTorch's own kernel; what moves bytes between devices 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,10 +34,11 @@ class _Call:
 
     def __init__(self, operator: torch._ops.OpOverload) -> None:
         self.operator = operator
-        self.tensors: list[Tensor] = []
+        self.tensors: list[Tensor | None] = []
         self.buffers: list[Buffer] = []
         self.operands: list[tuple[Any, ...]] = []
         self.numbers: list[Number] = []
+        self.replaced: dict[int | str, int] = {}  # arguments that are numbers -> their operands
         self._arrays: dict[int, int] = {}
 
     def key(self, argument: Any) -> Any:
@@ -53,12 +54,16 @@ class _Call:
             return kind, repr(argument)  # 1.0 is 1 for a dictionary, and no NaN is another
         return kind, argument
 
-    def number(self, value: float) -> Any:
-        """What stands in the key for a number that is an input."""
-        dtype = torch.float64 if isinstance(value, float) else torch.int64 if type(value) is int else torch.bool
-        self.numbers.append((dtype, value))
+    def number(self, place: int | str, argument: Any) -> Any:
+        """What stands in the key for an argument that is an input of the program, if it is a number."""
+        kind = type(argument)
+        if kind is not float and kind is not int and kind is not bool:
+            return self.key(argument)
+        dtype = _NUMBERS[kind]
+        self.replaced[place] = len(self.operands)
+        self.numbers.append((dtype, argument))
         self.operands.append((-1, dtype, _NOWHERE, (), True))
-        self.tensors.append(_NO_TENSOR)
+        self.tensors.append(None)
         return "number", dtype
 
     def _tensor(self, tensor: Tensor) -> Any:
@@ -94,7 +99,7 @@ class _Call:
 
 
 _NOWHERE = View((), (), 0)
-_NO_TENSOR = torch.empty(0)
+_NUMBERS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 
 
 def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -104,19 +109,17 @@ def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         LoweringError: it has no lowering to XLA.
     """
     read = _Call(operator)
-    number = changing_number(operator)
-    if number is not None and _passed(operator, number, args, kwargs):
-        args, kwargs, key = _with_number(operator, number, args, kwargs, read)
-        compute = with_tensor(operator)
-    else:
-        key = operator, tuple([read.key(each) for each in args])
-        if kwargs:
-            key = *key, tuple([(name, read.key(each)) for name, each in kwargs.items()])
-        compute = operator
+    numbers = _numbers(operator)
+    parts = [read.number(i, each) if i in numbers else read.key(each) for i, each in enumerate(args)]
+    if kwargs:
+        parts.append(
+            tuple([(name, read.number(name, x) if name in numbers else read.key(x)) for name, x in kwargs.items()])
+        )
+    key = operator, len(args), tuple(parts)
     try:
         program = _PROGRAMS[key]
     except KeyError:
-        program = _PROGRAMS[key] = _trace(read, compute, args, kwargs)
+        program = _PROGRAMS[key] = _trace(read, args, kwargs)
     if program is None:
         return on_host(operator, *args, **kwargs)
     outputs = EAGER.execute(program, read.numbers, read.buffers)
@@ -145,45 +148,35 @@ def _to_cpu(x: Any) -> Any:
     return torch.device("cpu") if isinstance(x, torch.device) else x
 
 
-def _passed(operator: torch._ops.OpOverload, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    value = kwargs.get(name, args[_place(operator, name)] if len(args) > _place(operator, name) else None)
-    return isinstance(value, (int, float))
-
-
 @functools.cache
-def _place(operator: torch._ops.OpOverload, name: str) -> int:
-    return [argument.name for argument in operator._schema.arguments].index(name)
+def _numbers(operator: torch._ops.OpOverload) -> frozenset[int | str]:
+    """Places and names of the arguments that are inputs of the program where they are Python numbers: tensors by the
+    schema, which PyTorch hands a kernel as numbers, and the one that `scalars.py` knows."""
+    return frozenset(
+        each
+        for place, argument in enumerate(operator._schema.arguments)
+        for each in (place, argument.name)
+        if isinstance(argument.type, torch.TensorType) or argument.name == changing_number(operator)
+    )
 
 
-def _with_number(
-    operator: torch._ops.OpOverload, name: str, args: Sequence[Any], kwargs: dict[str, Any], read: _Call
-) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """The arguments with that number marked as an operand, and their key."""
-    place = _place(operator, name)
-    given, named = list(args), dict(kwargs)
-    parts = []
-    for i, each in enumerate(given):
-        parts.append(read.number(each) if i == place else read.key(each))
-        if i == place:
-            given[i] = Given(len(read.operands) - 1)
-    for key, each in named.items():
-        parts.append((key, read.number(each) if key == name else read.key(each)))
-        if key == name:
-            named[key] = Given(len(read.operands) - 1)
-    return tuple(given), named, (operator, "number", tuple(parts))
-
-
-def _trace(
-    read: _Call, compute: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-) -> OperatorProgram | None:
-    places = iter(i for i, tensor in enumerate(read.tensors) if tensor is not _NO_TENSOR)
+def _trace(read: _Call, args: Sequence[Any], kwargs: dict[str, Any]) -> OperatorProgram | None:
+    tensors = iter(i for i in range(len(read.tensors)) if i not in read.replaced.values())
 
     def template(x: Any) -> Any:
         if isinstance(x, Tensor):
-            return Given(next(places))
+            return Given(next(tensors))
         return torch.device("cpu") if isinstance(x, torch.device) else x
 
-    args, kwargs = tree_map(template, (tuple(args), dict(kwargs)), is_leaf=lambda x: isinstance(x, Given))
+    def argument(place: int | str, x: Any) -> Any:
+        return Given(read.replaced[place]) if place in read.replaced else tree_map(template, x)
+
+    args = tuple(argument(place, x) for place, x in enumerate(args))
+    kwargs = {name: argument(name, x) for name, x in kwargs.items()}
+    changing = changing_number(read.operator)
+    places = {argument.name: place for place, argument in enumerate(read.operator._schema.arguments)}
+    given_as_tensor = changing is not None and (changing in read.replaced or places[changing] in read.replaced)
+    compute = with_tensor(read.operator) if given_as_tensor else read.operator
     operands = [Operand(*operand) for operand in read.operands]
     try:
         return OperatorProgram(read.operator, compute, args, kwargs, operands)

@@ -22,6 +22,7 @@ from wholestep.device.operator import OperatorProgram
 from wholestep.device.random import GENERATOR
 from wholestep.device.scalars import number_array
 from wholestep.errors import ConfigError
+from wholestep.xla.devices import configure_devices
 
 Mode = Literal["immediate", "deferred"]
 
@@ -262,6 +263,7 @@ class Eager:
             self.recording = before
 
 
+configure_devices()
 EAGER = Eager()
 
 
