@@ -7,7 +7,7 @@ from typing import Any
 from wholestep.device.register import register_with_torch
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "jax_op"]
+__all__ = ["__version__", "capture_step", "jax_op"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,6 +16,10 @@ def __getattr__(name: str) -> Any:
         from wholestep.xla.jax_op import jax_op
 
         return jax_op
+    if name == "capture_step":
+        from wholestep.device.captured import capture_step
+
+        return capture_step
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

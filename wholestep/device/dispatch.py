@@ -125,14 +125,14 @@ def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     outputs = EAGER.execute(program, read.numbers, read.buffers)
     for array, value in zip(program.writes, outputs, strict=False):
         read.buffers[array].value = value
-    if program.is_plain:
-        layout, dtype = program.results[0]
-        return tensor_over(Buffer(outputs[0], layout.shape, dtype), layout)
-    results = [
-        tensor_over(Buffer(value, layout.shape, dtype), layout)
+    new = [
+        Buffer(value, layout.shape, dtype)
         for value, (layout, dtype) in zip(outputs[len(program.writes) :], program.results, strict=True)
     ]
-    return program.returned(read.tensors, results)
+    if EAGER.recording is not None:
+        EAGER.recording.hold([*(read.buffers[array] for array in program.writes), *new])
+    results = [tensor_over(buffer, layout) for buffer, (layout, _) in zip(new, program.results, strict=True)]
+    return results[0] if program.is_plain else program.returned(read.tensors, results)
 
 
 def on_host(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import sys
 import weakref
@@ -11,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
@@ -99,7 +99,10 @@ class Recording:
         given: the arrays from outside.
         numbers: all numbers of all operators.
         draws: the number of each random draw.
+        captures: whether it becomes a captured step, which has no values before its end.
     """
+
+    captures = False
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -112,7 +115,7 @@ class Recording:
     def add(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> list[Pending]:
         """Record a call; the values that it will give."""
         inputs = tuple(self._input(buffer) for buffer in buffers)
-        self.entries.append(Entry(program, inputs, _line()))
+        self.entries.append(Entry(program, inputs, user_line()))
         self.numbers += numbers
         if program.draws:
             self.draws.append(GENERATOR.draw())
@@ -172,6 +175,9 @@ class Recording:
         words = np.stack(self.draws) if self.draws else np.zeros((0, 2), np.uint32)
         return words, (np.asarray(by_kind[0], np.float32), np.asarray(by_kind[1], np.int32)), *self.given
 
+    def hold(self, buffers: Sequence[Buffer]) -> None:
+        """Hear which buffers hold its values; a captured step is to know."""
+
     def flush(self, reason: str) -> None:
         """Run what was recorded, for the values that are still needed."""
         if EAGER.recording is self:
@@ -228,9 +234,14 @@ class Eager:
         self.flush("the mode changes")
         self.recording = Recording() if mode == "deferred" else None
 
+    @property
+    def captures(self) -> bool:
+        """Whether a step is being captured."""
+        return self.recording is not None and self.recording.captures
+
     def flush(self, reason: str) -> None:
         """Run what is recorded."""
-        if self.recording is not None and self.recording.entries:
+        if self.recording is not None and (self.recording.entries or self.recording.captures):
             self.recording.flush(reason)
 
     def execute(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> Sequence[Any]:
@@ -238,7 +249,7 @@ class Eager:
         self.counters.operators += 1
         recording = self.recording
         if recording is not None:
-            if len(recording.entries) >= self.bound:
+            if len(recording.entries) >= self.bound and not recording.captures:
                 recording.flush("the recording is full")
                 recording = self.recording = Recording()
             return recording.add(program, numbers, buffers)
@@ -271,13 +282,9 @@ def _kind(dtype: torch.dtype) -> int:
     return 0 if dtype.is_floating_point else 1
 
 
-def _line() -> str:
+def user_line() -> str:
     """The innermost line that called an operator, outside of PyTorch and of this package."""
-    frame = sys._getframe(3)
-    for _ in itertools.count():
-        if not frame.f_code.co_filename.startswith(_LIBRARIES):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        if frame.f_back is None:
-            return "a backward pass"
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
-    raise AssertionError
+    return "a backward pass" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from wholestep.device.buffer import Buffer, as_strided, buffer_of, empty, resize, share, view_of
 from wholestep.device.dispatch import call
+from wholestep.device.eager import EAGER
 from wholestep.device.strides import contiguous
 from wholestep.device.transfer import from_jax, to_jax
 from wholestep.errors import WholestepError
@@ -143,6 +144,7 @@ def _replaces(source: Tensor, target: Tensor) -> bool:
         and math.prod(buffer_of(source).shape) == source.numel()
         and math.prod(buffer_of(target).shape) == target.numel()
         and buffer_of(source).value is not None
+        and not EAGER.captures  # there, each buffer has values of its own
     )
 
 
@@ -161,6 +163,8 @@ def upload(tensor: Tensor) -> Tensor:
 
 def download(tensor: Tensor) -> Tensor:
     """A copy on the CPU; waits for it."""
+    if EAGER.captures:
+        EAGER.flush("a value is read")
     buffer = buffer_of(tensor)
     whole = view_of(tensor)
     if whole.offset or buffer.shape != whole.size or not tensor.is_contiguous():
@@ -179,7 +183,8 @@ def clone(tensor: Tensor, memory_format: torch.memory_format | None = None) -> T
     """`Tensor.clone`: of a whole storage, the array itself."""
     same = memory_format in (None, torch.preserve_format) or tensor.is_contiguous(memory_format=memory_format)
     buffer = buffer_of(tensor)
-    if same and tensor.is_contiguous() and math.prod(buffer.shape) == tensor.numel() and buffer.value is not None:
+    whole = tensor.is_contiguous() and math.prod(buffer.shape) == tensor.numel() and buffer.value is not None
+    if same and whole and not EAGER.captures:
         result = empty(tensor.shape, tensor.dtype)
         result.untyped_storage().buffer = Buffer(buffer.value, buffer.shape, buffer.dtype)
         return result

@@ -7,12 +7,13 @@ views, is part of the program, so that XLA fuses it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch._subclasses import FakeTensorMode
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
@@ -24,6 +25,9 @@ from wholestep.xla.dtypes import carried
 from wholestep.xla.function import GraphFunction
 
 aten = torch.ops.aten
+
+
+_TRACER = ThreadPoolExecutor(1, "wholestep trace")
 
 
 class Operand(NamedTuple):
@@ -112,9 +116,13 @@ class OperatorProgram:
             self.results = [(Layout.of(x.shape, x.stride()), x.dtype) for x in outputs]
             return [*(copies[i] for i in written), *outputs]
 
-        with FakeTensorMode():
-            fakes = [_fake(operand, operands) for operand in operands]
-        graph = trace(function, fakes)
+        def traced() -> fx.GraphModule:
+            with FakeTensorMode():
+                fakes = [_fake(operand, operands) for operand in operands]
+            return trace(function, fakes)
+
+        # In a thread of its own: no mode that the caller is under, and no dispatch key that it excludes, is there.
+        graph = _TRACER.submit(traced).result()
         self._written = written
         self._function = GraphFunction(graph)
         self.draws = self._function.draws

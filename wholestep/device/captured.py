@@ -1,0 +1,336 @@
+"""A step of a user's own training loop as one program.
+
+    @wholestep.capture_step
+    def step(x, y):
+        optimizer.zero_grad()
+        loss = loss_function(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+The first call runs as always: optimizers make their state. The second one is recorded, and from then on calls run what
+was recorded, without any Python: parameters, buffers, gradients and optimizer state are read, and replaced, as the
+recorded call did it. The third call is recorded once more and compared: what differs, a number of Python's or data from
+the CPU, would never change again, and is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from wholestep.device.buffer import Buffer, Layout, buffer_of, tensor_over, view_of
+from wholestep.device.eager import EAGER, Pending, Recording, user_line
+from wholestep.device.random import GENERATOR
+from wholestep.device.strides import View
+from wholestep.errors import GraphError
+
+
+def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
+    """`step`, which from its third call on is one program, for each structure, shape and dtype of its arguments.
+
+    Args:
+        step: reads and writes tensors of the `tpu` device; data that changes comes as an argument, numbers that change
+            (a learning rate) are tensors on the device. Its results have no gradient.
+
+    Raises:
+        GraphError: a recorded call reads a value, writes into a CPU tensor, or differs from the one before in what
+            cannot change.
+    """
+    plans: dict[Any, _Plan | None] = {}
+
+    @functools.wraps(step)
+    def captured(*args: Any, **kwargs: Any) -> Any:
+        leaves, spec = tree_flatten((args, kwargs))
+        key = spec, tuple(_signature(leaf) for leaf in leaves)
+        if key not in plans:
+            plans[key] = None
+            return tree_map(_detached, step(*args, **kwargs))
+        plan = plans[key]
+        if plan is None or not plan.is_checked:
+            recorded, results = _record(step, args, kwargs, leaves)
+            if plan is not None:
+                recorded = plan.checked_against(recorded)
+            plans[key] = recorded
+            recorded.run_first()
+            return results
+        return plan.replay(leaves)
+
+    return captured
+
+
+@dataclass(frozen=True)
+class _Result:
+    """A tensor that the step returns.
+
+    Attributes:
+        value: of the program, that its storage holds; None where the tensor was there before.
+        tensor: the one that was there before.
+    """
+
+    value: int | None
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    view: View
+    tensor: Tensor | None
+
+
+class _CapturedRecording(Recording):
+    """A recording whose arrays from outside are those of buffers, whatever they hold when it runs.
+
+    Attributes:
+        sources: the buffer of each array from outside.
+        holders: the buffers that hold a value of the recording, by its place.
+    """
+
+    captures = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: list[Buffer] = []
+        self.holders: list[weakref.ref[Buffer]] = []
+
+    def _input(self, buffer: Buffer) -> int | None:
+        value = buffer.value
+        if isinstance(value, Pending) and value.recording is self:
+            return value.place
+        if value is None:
+            return None
+        place = self._places.get(id(buffer))
+        if place is None:
+            place = self._places[id(buffer)] = len(self.sources)
+            self.sources.append(buffer)
+            self.given.append(buffer.array)
+        return -1 - place
+
+    def hold(self, buffers: Sequence[Buffer]) -> None:
+        """Say that these hold values of this recording."""
+        self.holders += map(weakref.ref, buffers)
+
+    def flush(self, reason: str) -> None:
+        """Raises:
+        GraphError: always; a captured step has no values yet.
+        """
+        raise GraphError(
+            f"{user_line()}: {reason} in a captured step, which has no values before it has run as a whole: return the "
+            "tensor, and read it outside of the step"
+        )
+
+
+class _Plan:
+    """A recorded step, compiled."""
+
+    def __init__(
+        self, recording: _CapturedRecording, leaves: Sequence[Any], spec: TreeSpec, results: list[Any]
+    ) -> None:
+        """
+        Args:
+            recording: what the step did.
+            leaves: of its arguments.
+            spec: of what it returned.
+            results: its leaves; tensors as `_Result`.
+        """
+        self.recording = recording
+        self.spec, self.results = spec, results
+        self.is_checked = False
+        held = {
+            buffer.value.place: buffer
+            for ref in recording.holders
+            if (buffer := ref()) is not None and _of(buffer, recording)
+        }
+        returned = {result.value for result in results if isinstance(result, _Result)}
+        self._places = sorted({*held, *(place for place in returned if place is not None)})
+        self._kept = {place: weakref.ref(buffer) for place, buffer in held.items() if place not in returned}
+        arguments = {id(buffer_of(leaf)): i for i, leaf in enumerate(leaves) if _is_ours(leaf)}
+        self._arguments = [arguments.get(id(buffer)) for buffer in recording.sources]
+        written = {id(buffer) for buffer in held.values()}
+        self._donated = [
+            id(buffer) in written and at is None for buffer, at in zip(recording.sources, self._arguments, strict=True)
+        ]
+        self.key = recording.key(self._places), tuple(self._arguments), tuple(self._donated)
+        run = recording.function(self._places)
+
+        def program(words: Any, numbers: Any, donated: list[jax.Array], kept: list[jax.Array]) -> list[jax.Array]:
+            gone, stay = iter(donated), iter(kept)
+            return run(words, numbers, *(next(gone) if is_donated else next(stay) for is_donated in self._donated))
+
+        self._program = jax.jit(program, donate_argnums=2)
+        self._words, self._numbers, *_ = recording.arguments()
+
+    def checked_against(self, again: _Plan) -> _Plan:
+        """This plan, now that a second recording is the same.
+
+        Raises:
+            GraphError: it is not.
+        """
+        before, now = self.recording.entries, again.recording.entries
+        for first, second in zip(before, now, strict=False):
+            if (first.program, first.inputs) != (second.program, second.inputs):
+                raise GraphError(
+                    f"{second.line}: {second.program.operator} is not what the call before did here; a captured step "
+                    "does the same in every call"
+                )
+        if len(before) != len(now) or self.key != again.key:
+            raise GraphError(
+                "a captured step did not do the same in two calls: it called other operators or left others behind"
+            )
+        self._compare_numbers(again)
+        for ours, theirs, argument in zip(
+            self.recording.sources, again.recording.sources, again._arguments, strict=True
+        ):
+            if argument is None and ours is not theirs and not _equal(ours, theirs):
+                raise GraphError(
+                    "a captured step reads a tensor that is another one in each call, as is data moved from the CPU "
+                    "inside of it: pass it as an argument"
+                )
+        again.is_checked, again._program = True, self._program
+        return again
+
+    def _compare_numbers(self, again: _Plan) -> None:
+        mine, theirs = iter(self.recording.numbers), iter(again.recording.numbers)
+        for entry in again.recording.entries:
+            for _ in range(entry.program.numbers):
+                before, now = next(mine), next(theirs)
+                if before != now and not (before[1] != before[1] and now[1] != now[1]):
+                    raise GraphError(
+                        f"{entry.line}: {entry.program.operator} was given {before[1]:g} and then {now[1]:g}; a "
+                        "captured step keeps its numbers: make it a tensor on the device (for an optimizer, "
+                        "capturable=True and lr=torch.tensor(...))"
+                    )
+
+    def run_first(self) -> None:
+        """Run it for the call that was recorded: from what buffers held before."""
+        values = dict(zip(self._places, self._run(self.recording.given), strict=True))
+        for pending in self.recording.live():
+            pending.array = values[pending.place]
+        self.recording.given.clear()
+
+    def run(self, leaves: Sequence[Any]) -> list[jax.Array]:
+        """Run it for these leaves of arguments, and let what it writes hold its values; all that it gives."""
+        return self._run(
+            [
+                (buffer if argument is None else buffer_of(leaves[argument])).array
+                for buffer, argument in zip(self.recording.sources, self._arguments, strict=True)
+            ]
+        )
+
+    def _run(self, arrays: list[jax.Array]) -> list[jax.Array]:
+        counters = EAGER.counters
+        counters.programs += 1
+        counters.operators += len(self.recording.entries)
+        donated, kept = [], []
+        for place, is_donated in enumerate(self._donated):
+            if not is_donated:
+                kept.append(arrays[place])
+            else:
+                # Held by its buffer and `arrays` alone: nobody else would miss it.
+                is_free = sys.getrefcount(arrays[place]) <= 3
+                donated.append(arrays[place] if is_free else jnp.copy(arrays[place]))
+        if self.recording.draws:
+            self._words = np.stack([GENERATOR.draw() for _ in self.recording.draws])
+        values = self._program(self._words, self._numbers, donated, kept)
+        for place, value in zip(self._places, values, strict=True):
+            holder = self._kept.get(place)
+            buffer = None if holder is None else holder()
+            if buffer is not None:
+                buffer.value = value
+        return values
+
+    def replay(self, leaves: Sequence[Any]) -> Any:
+        """The step's results, in new tensors."""
+        values = dict(zip(self._places, self.run(leaves), strict=True))
+        storages: dict[int, Tensor] = {}
+        results = [self._result(leaf, values, storages) if isinstance(leaf, _Result) else leaf for leaf in self.results]
+        return tree_unflatten(results, self.spec)
+
+    def _result(self, result: _Result, values: dict[int, jax.Array], storages: dict[int, Tensor]) -> Tensor:
+        if result.value is None:
+            assert result.tensor is not None
+            return result.tensor
+        whole = storages.get(result.value)
+        if whole is None:
+            buffer = Buffer(values[result.value], result.shape, result.dtype)
+            whole = storages[result.value] = tensor_over(buffer, Layout(result.shape, (), result.shape, None))
+        return whole if result.view == view_of(whole) else whole.as_strided(*result.view)
+
+
+def _record(step: Callable[..., Any], args: Any, kwargs: Any, leaves: Sequence[Any]) -> tuple[_Plan, Any]:
+    """Run the step's Python and record what it calls."""
+    recording = _CapturedRecording()
+    with EAGER.recorded(recording), _NoWritesOnCpu():
+        returned = step(*args, **kwargs)
+    flat, spec = tree_flatten(returned)
+    results = [_described(leaf, recording) if _is_ours(leaf) else leaf for leaf in flat]
+    plan = _Plan(recording, leaves, spec, results)
+    return plan, tree_map(_detached, returned)
+
+
+def _described(tensor: Tensor, recording: _CapturedRecording) -> _Result:
+    buffer = buffer_of(tensor)
+    sources = {id(source) for source in recording.sources}
+    is_new = _of(buffer, recording) and id(buffer) not in sources
+    value = buffer.value.place if is_new else None
+    return _Result(value, tensor.dtype, buffer.shape, view_of(tensor), None if is_new else tensor.detach())
+
+
+def _of(buffer: Buffer, recording: Recording) -> bool:
+    return isinstance(buffer.value, Pending) and buffer.value.recording is recording
+
+
+class _NoWritesOnCpu(TorchDispatchMode):
+    """While this is open, CPU tensors that were there before are not written: a replay would not do it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[int, Tensor] = {}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if function._schema.is_mutable:
+            for place, argument in enumerate(function._schema.arguments):
+                if argument.alias_info is None or not argument.alias_info.is_write:
+                    continue
+                for tensor in tree_leaves(args[place] if place < len(args) else kwargs.get(argument.name)):
+                    if isinstance(tensor, Tensor) and tensor.device.type == "cpu" and id(tensor) not in self._made:
+                        raise GraphError(
+                            f"{user_line()}: {function} writes into a CPU tensor in a captured step, which later calls "
+                            "would not do: keep it on the device (for an optimizer, capturable=True)"
+                        )
+        result = function(*args, **kwargs)
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.device.type == "cpu":
+                self._made[id(tensor)] = tensor
+        return result
+
+
+def _is_ours(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.device.type == "tpu"
+
+
+def _signature(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return type(leaf), leaf
+    if not _is_ours(leaf):
+        raise GraphError(f"a captured step is given a tensor on {leaf.device}: move it to the tpu device first")
+    buffer = buffer_of(leaf)
+    return leaf.dtype, view_of(leaf), buffer.shape, leaf.requires_grad
+
+
+def _detached(x: Any) -> Any:
+    return x.detach() if isinstance(x, Tensor) else x
+
+
+def _equal(first: Buffer, second: Buffer) -> bool:
+    return first.dtype == second.dtype and bool(jnp.array_equal(first.array, second.array, equal_nan=True))
