@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import jax
 import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
@@ -21,7 +22,9 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils.checkpoint import CheckpointPolicy
 
+from wholestep.device.buffer import array_of, over_array
 from wholestep.device.graph_breaks import report_graph_breaks
+from wholestep.device.random import GENERATOR
 from wholestep.device.transfer import draw_key, from_jax, to_jax
 from wholestep.errors import LoweringError
 from wholestep.graph.decompositions import decompositions
@@ -85,17 +88,35 @@ class Compiled:
     def __call__(self, *args: Any) -> list[Any]:
         given = dict(zip(self._inputs, args, strict=True))
         tensors = {node: value for node, value in given.items() if isinstance(value, Tensor)}
-        arrays = [to_jax(tensor, node.name) for node, tensor in tensors.items()]
-        results = self._function(draw_key() if self._function.draws else None, *arrays)
+        arrays = [_array(tensor, node.name) for node, tensor in tensors.items()]
+        results = self._function(self._key(), *arrays)
         # A copy of an input is the input itself in a program of values, and shares its memory.
-        taken = {tensor.data_ptr() for tensor in tensors.values()}
+        taken = {tensor.data_ptr() for tensor in tensors.values() if tensor.device.type == "cpu"}
         for node, array in zip(self._computed, results, strict=True):
-            tensor = from_jax(array, node.meta["val"].dtype)
+            like = node.meta["val"]
+            if like.device.type == "tpu":
+                given[node] = over_array(array, like.dtype)
+                continue
+            tensor = from_jax(array, like.dtype)
             given[node] = tensor.clone() if tensor.data_ptr() in taken else tensor
             taken.add(tensor.data_ptr())
         for node in self._shown:
             given[node] = _strided(given[node], node.meta["val"])
         return [given[result] if isinstance(result, fx.Node) else result for result in self._results]
+
+    def _key(self) -> jax.Array | None:
+        """What this call draws from: the generator of the device it runs on."""
+        if not self._function.draws:
+            return None
+        values = (node.meta["val"] for node in (*self._inputs, *self._computed))
+        on_tpu = any(isinstance(value, Tensor) and value.device.type == "tpu" for value in values)
+        return GENERATOR.key() if on_tpu else draw_key()
+
+
+def _array(tensor: Tensor, name: str) -> jax.Array:
+    if tensor.device.type != "tpu":
+        return to_jax(tensor, name)
+    return array_of(tensor)
 
 
 def _results(module: fx.GraphModule) -> list[Any]:

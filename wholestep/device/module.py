@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from wholestep.device.random import GENERATOR
-
 if TYPE_CHECKING:
     import jax
 
     from wholestep.device.eager import Counters, Eager
+    from wholestep.device.random import Generator
 
 
 class TpuModule(types.ModuleType):
@@ -96,29 +95,29 @@ class TpuModule(types.ModuleType):
 
     def manual_seed(self, seed: int) -> None:
         """Start the random generator again from this seed; `torch.manual_seed` does it too."""
-        GENERATOR.manual_seed(int(seed))
+        _generator().manual_seed(int(seed))
 
     def manual_seed_all(self, seed: int) -> None:
         """The same."""
-        GENERATOR.manual_seed(int(seed))
+        _generator().manual_seed(int(seed))
 
     def seed(self) -> int:
         """Start the random generator again from a seed of the system's; which."""
         seed = int(torch.randint(2**62, ()))
-        GENERATOR.manual_seed(seed)
+        _generator().manual_seed(seed)
         return seed
 
     def initial_seed(self) -> int:
         """What it started from."""
-        return GENERATOR.seed
+        return _generator().seed
 
     def get_rng_state(self, device: Any = None) -> Tensor:
         """The generator's state, uint8[16] on the CPU."""
-        return GENERATOR.state()
+        return _generator().state()
 
     def set_rng_state(self, state: Tensor, device: Any = None) -> None:
         """Go on from a state."""
-        GENERATOR.set_state(state)
+        _generator().set_state(state)
 
     def memory_stats(self, device: Any = None) -> dict[str, int]:
         """Bytes in use, at most so far, and in all, as far as the platform says; of a CPU, the arrays that live."""
@@ -155,6 +154,12 @@ def _eager() -> Eager:
     from wholestep.device.eager import EAGER  # with JAX, which nothing else here needs
 
     return EAGER
+
+
+def _generator() -> Generator:
+    from wholestep.device.random import GENERATOR
+
+    return GENERATOR
 
 
 def _device() -> jax.Device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,6 +24,11 @@ class Generator:
         """What the next random operator draws from, uint32[2]."""
         self.drawn += 1
         return np.array([self.seed % 2**32, (self.drawn + (self.seed >> 32) * 0x9E3779B1) % 2**32], np.uint32)
+
+    def key(self) -> jax.Array:
+        """The same for a program whose draws have a key."""
+        seed, number = self.draw()
+        return jax.random.fold_in(jax.random.key(seed), number)
 
     def manual_seed(self, seed: int) -> None:
         """Start again from this seed."""

@@ -101,6 +101,7 @@ def register() -> None:
         operators.impl(name, _Computed(name), "PrivateUse1")
     _REGISTRATIONS.extend((fallback, operators))
     _print_from_cpu()
+    _compile_for_tpu()
 
 
 class _Kernel:
@@ -138,6 +139,22 @@ def _fallback(operator: Any, *args: Any, **kwargs: Any) -> Any:
     from wholestep.device.dispatch import call
 
     return call(operator, *args, **kwargs)
+
+
+def _compile_for_tpu() -> None:
+    """Let `torch.compile` without a backend choose ours for graphs on the device."""
+    import torch
+
+    plain = torch._TorchCompileInductorWrapper.__call__
+
+    def compiled(self: Any, module: Any, inputs: Sequence[Any], **options: Any) -> Any:
+        if any(isinstance(x, torch.Tensor) and x.device.type == "tpu" for x in inputs):
+            from wholestep.device.compile import wholestep
+
+            return wholestep(module, inputs)
+        return plain(self, module, inputs, **options)
+
+    torch._TorchCompileInductorWrapper.__call__ = compiled
 
 
 def _print_from_cpu() -> None:
