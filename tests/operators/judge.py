@@ -37,7 +37,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 TOGETHER = 100
 
 # A part of the samples is to be quick: it is of those with at most so many elements, and is at most so many of a dtype.
-LARGEST, MOST = 1 << 16, 12
+LARGEST, MOST = 1 << 16, 6
 
 # Entries that give indices and leave open which among equals -> place of `dim` among the arguments after the input.
 PICKING = {
@@ -60,7 +60,11 @@ PICKING = {
 UNINITIALIZED = ("empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided")
 
 # Compiling fast, not fast programs.
-COMPILER_OPTIONS = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+COMPILER_OPTIONS = {
+    "xla_backend_optimization_level": 0,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_llvm_disable_expensive_passes": True,
+}
 
 
 @dataclass
