@@ -63,7 +63,14 @@ APART = _by_entry(
 
 PARTLY = _by_entry(
     {
-        DATA_DEPENDENT: ("linalg.lstsq", "narrow", "nn.functional.one_hot", "repeat_interleave", "tensor_split"),
+        DATA_DEPENDENT: (
+            "linalg.lstsq",
+            "linalg.lstsq.grad_oriented",
+            "narrow",
+            "nn.functional.one_hot",
+            "repeat_interleave",
+            "tensor_split",
+        ),
         INT64: ("masked.amax", "masked.amin", "masked.argmax", "masked.argmin", "masked.logsumexp"),
         NOT_FINITE: ("matrix_exp",),
         UNKNOWN_SHAPE: ("nn.functional.embedding_bag",),
