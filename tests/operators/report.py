@@ -31,6 +31,8 @@ NO_PROGRAM_HAS = {
     "aten.sym_size.int": "shapes are Python numbers when a step is traced",
     "aten.sym_storage_offset.default": "shapes are Python numbers when a step is traced",
     "aten.sym_stride.int": "shapes are Python numbers when a step is traced",
+    "aten.upsample_bilinear2d.vec": "PyTorch makes it its default overload",
+    "aten.upsample_nearest2d.vec": "PyTorch makes it its default overload",
 }
 
 
