@@ -980,4 +980,27 @@ SAMPLES = [
         ]
     ),
     row(aten._trilinear.default, f32(2, 3), f32(4, 3, 5), f32(2, 5), [1, 3], [0], [1, 2], [2, 3]),
+    # Repeats, rows that are too long, distances of pairs, histograms of points.
+    *(row(aten.repeat.default, f32(2, 3), repeats) for repeats in ([2, 1], [3, 1, 2], [0, 2])),
+    row(aten.lgamma.default, torch.tensor([1.0, 2, 0, -1, 0.3, inf])),
+    *(row(aten.nonzero_static.default, x, size=3, fill_value=7) for x in (torch.ones(0, 2), torch.tensor(1.0))),
+    *(
+        row(aten.embedding_renorm.default, weight, torch.tensor([[1, 3], [3, 0]]), 1.0, p)
+        for weight, p in [(2 * f32(5, 4), 2.0), (0.2 * f32(5, 4), 1.0), (f32(5, 4), inf)]
+    ),
+    *(row(aten._pdist_forward.default, x, p) for x in (f32(4, 3), f32(1, 3)) for p in (0.0, 1.0, 2.0, 3.0, inf)),
+    *(
+        row(aten._pdist_backward.default, f32(6), x, p, aten._pdist_forward(x, p))
+        for x in [f32(4, 3)]
+        for p in (0.0, 1.0, 2.0, 3.0, inf)
+    ),
+    *(
+        row(op, points, [3, 2], range=bounds, weight=weight, density=density)
+        for op in (aten._histogramdd_bin_edges.default, aten._histogramdd_from_bin_cts.default)
+        for points, bounds, weight, density in [
+            (f32(9, 2), None, None, False),
+            (f32(3, 3, 2), [-1.0, 1.0, 0.0, 2.0], f32(3, 3).abs(), True),
+        ]
+    ),
+    row(aten._histogramdd_from_bin_tensors.default, f32(9, 2), [torch.arange(-2.0, 3), torch.tensor([-1.0, 0, 3])]),
 ]

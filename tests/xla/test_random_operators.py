@@ -99,7 +99,22 @@ def test_draws_have_their_distribution(dtype: torch.dtype) -> None:
 
 def test_every_random_operator_is_tested() -> None:
     random = {target for target in LOWERINGS if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())}
-    assert random == {drawn.call.target for drawn in [*floating(torch.float32), *INTEGERS]}
+    # In test_lowering.py; attention with dropout is refused.
+    elsewhere = {aten.native_dropout.default, aten._scaled_dot_product_flash_attention_for_cpu.default}
+    drawn = {each.call.target for each in [*floating(torch.float32), *INTEGERS]}
+    assert random == drawn | elsewhere | {aten.rrelu_with_noise_functional.default}
+
+
+def test_random_slopes() -> None:
+    x = torch.where(EMPTY == 0, -2.0, EMPTY)
+    x[:, 0] = 3
+    module, inputs = graph_of(row(aten.rrelu_with_noise_functional.default, x, EMPTY, 0.1, 0.3, True))
+    result, slopes = (np.asarray(each) for each in run(module, inputs, jax.random.key(0)))
+    np.testing.assert_allclose(result, x.numpy() * slopes, rtol=1e-6)
+    assert (slopes[:, 0] == 1).all()
+    drawn = slopes[:, 1:]
+    assert drawn.min() >= 0.1 and drawn.max() <= 0.3
+    assert drawn.mean() == pytest.approx(0.2, abs=0.01) and drawn.std() == pytest.approx(0.2 / 12**0.5, abs=0.01)
 
 
 def test_nothing_is_drawn_twice_where_it_is_not_put_back() -> None:

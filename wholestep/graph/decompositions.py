@@ -11,6 +11,7 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 
 from wholestep.graph.ctc import DECOMPOSITIONS as CTC
 from wholestep.graph.linear_algebra import DECOMPOSITIONS as LINEAR_ALGEBRA
+from wholestep.graph.linear_cross_entropy import DECOMPOSITIONS as LINEAR_CROSS_ENTROPY
 from wholestep.graph.random import DECOMPOSITIONS as RANDOM
 
 aten = torch.ops.aten
@@ -72,4 +73,4 @@ _DECOMPOSED = (
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """Operator -> the function that computes it of others."""
     core = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
-    return core | get_decompositions(_DECOMPOSED) | CTC | LINEAR_ALGEBRA | RANDOM
+    return core | get_decompositions(_DECOMPOSED) | CTC | LINEAR_ALGEBRA | LINEAR_CROSS_ENTROPY | RANDOM

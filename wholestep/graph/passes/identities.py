@@ -13,13 +13,15 @@ from wholestep.graph.step import StepGraph, copy_graph, graphs
 
 aten, c10d = torch.ops.aten, torch.ops._c10d_functional
 
-_ALWAYS = (
+ALWAYS = (
     aten.alias.default,
     aten.clone.default,
     aten.detach.default,
     aten.lift_fresh_copy.default,
     c10d.wait_tensor.default,
 )
+"""Operators that return what they are given, always."""
+
 _IF_UNCHANGED = (aten._to_copy.default, aten.expand.default, aten.view.default, aten.slice.Tensor)
 _COLLECTIVES = {
     c10d.all_gather_into_tensor.default: 2,
@@ -47,7 +49,7 @@ def drop_identities(graph_module: fx.GraphModule, axes: Mapping[str, int]) -> No
 
 
 def _is_identity(node: fx.Node, axes: Mapping[str, int]) -> bool:
-    if node.target in _ALWAYS:
+    if node.target in ALWAYS:
         return True
     if node.target in _COLLECTIVES:
         return axes[axis_of(node.args[_COLLECTIVES[node.target]])] == 1

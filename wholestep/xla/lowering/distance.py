@@ -6,6 +6,7 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from wholestep.xla.lowering.registry import lowers
@@ -25,6 +26,24 @@ def cdist(x: jax.Array, y: jax.Array, p: float, compute_mode: int | None) -> jax
     if math.isinf(p):
         return jnp.max(absolute, -1, initial=0)
     return jnp.sum(absolute**p, -1) ** (1 / p)
+
+
+@lowers(aten._pdist_forward.default)
+def pdist(x: jax.Array, p: float = 2) -> jax.Array:
+    """Each pair once, in the order of its first row and then its second."""
+    first, second = np.triu_indices(x.shape[0], 1)
+    return cdist(x, x, p, None)[first, second]
+
+
+@lowers(aten._pdist_backward.default)
+def pdist_backward(grad: jax.Array, x: jax.Array, p: float, distance: jax.Array) -> jax.Array:
+    pairs = np.triu_indices(x.shape[0], 1)
+
+    def of_both_orders(each: jax.Array) -> jax.Array:
+        once = jnp.zeros((x.shape[0], x.shape[0]), x.dtype).at[pairs].set(each)
+        return once + once.T
+
+    return cdist_backward(of_both_orders(grad), x, x, p, of_both_orders(distance))
 
 
 @lowers(aten._cdist_backward.default)

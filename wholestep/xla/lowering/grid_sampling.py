@@ -65,7 +65,7 @@ def _inside(source: jax.Array, extent: int, padding: int, align_corners: bool) -
     if padding in (_BORDER, _REFLECTION):
         # Not `clip`: at the edges PyTorch's gradient is 0.
         source = jnp.where(source > 0, jnp.where(source < extent - 1, source, extent - 1), 0)
-    return jnp.where(jnp.abs(source) < 2.0**30, source, -100)  # NaN too: what is no integer lies outside
+    return source
 
 
 def _reflected(source: jax.Array, low: float, span: float) -> jax.Array:
@@ -78,12 +78,12 @@ def _reflected(source: jax.Array, low: float, span: float) -> jax.Array:
 
 
 def _element(x: jax.Array, places: Sequence[jax.Array]) -> jax.Array:
-    """`x[batch, channels, *places]`, zero where that is outside."""
+    """`x[batch, channels, *places]`, zero where that is outside, or nowhere: a NaN."""
     batch, channels, *extents = x.shape
     flat, inside = jnp.zeros(places[0].shape, jnp.int32), jnp.ones(places[0].shape, jnp.bool_)
     for place, extent in zip(places, extents, strict=True):
-        flat = flat * extent + jnp.clip(place, 0, extent - 1).astype(jnp.int32)
-        inside &= (place >= 0) & (place <= extent - 1)
+        along = (place >= 0) & (place <= extent - 1)
+        flat, inside = flat * extent + jnp.where(along, place, 0).astype(jnp.int32), inside & along
     taken = jnp.take_along_axis(x.reshape(batch, channels, -1), flat.reshape(batch, 1, -1), 2)
     return jnp.where(inside[:, None], taken.reshape(batch, channels, *flat.shape[1:]), 0)
 

@@ -25,6 +25,15 @@ def embedding(
     return jnp.take(weight, indices, axis=0, mode="clip")
 
 
+@lowers(aten.embedding_renorm.default)
+def embedding_renorm(weight: jax.Array, indices: jax.Array, max_norm: float, norm_type: float) -> jax.Array:
+    """Rows that are looked up and are longer than `max_norm` become that long."""
+    norms = jnp.linalg.norm(weight.astype(jnp.float32), norm_type, -1, keepdims=True)
+    looked_up = jnp.zeros((weight.shape[0], 1), jnp.bool_).at[indices.reshape(-1)].set(True)
+    scaled = weight * (max_norm / (norms + 1e-7))
+    return jnp.where(looked_up & (norms > max_norm), scaled, weight).astype(weight.dtype)
+
+
 @lowers(aten.embedding_dense_backward.default)
 def embedding_dense_backward(
     grad: jax.Array, indices: jax.Array, num_weights: int, padding_idx: int, scale_grad_by_freq: bool

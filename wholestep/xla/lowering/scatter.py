@@ -162,8 +162,8 @@ def masked_scatter_backward(grad: jax.Array, mask: jax.Array, sizes: Sequence[in
 
 @lowers(aten.nonzero_static.default)
 def nonzero_static(x: jax.Array, *, size: int, fill_value: int = -1) -> jax.Array:
-    if not x.ndim or not size:
-        return jnp.zeros((size, x.ndim), jnp.int32)
+    if not x.ndim or not x.size:
+        return jnp.full((size, x.ndim), fill_value, jnp.int32)
     return jnp.stack(jnp.nonzero(x, size=size, fill_value=fill_value), 1).astype(jnp.int32)
 
 

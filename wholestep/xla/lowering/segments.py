@@ -124,13 +124,27 @@ def histc(x: jax.Array, bins: int = 100, min: float = 0, max: float = 0) -> jax.
 def histogram(
     x: jax.Array, edges: jax.Array, *, weight: jax.Array | None = None, density: bool = False
 ) -> list[jax.Array]:
-    """The last bin holds its end, too."""
-    flat, bins = x.reshape(-1), edges.shape[0] - 1
-    place = jnp.searchsorted(edges, flat, side="right") - 1
-    place = jnp.where(flat == edges[-1], bins - 1, place)
-    place = jnp.where((flat >= edges[0]) & (flat <= edges[-1]), place, bins)
-    counts = jnp.zeros(bins, x.dtype).at[place].add(1 if weight is None else weight.reshape(-1), mode="drop")
-    return [counts / (jnp.sum(counts) * jnp.diff(edges)) if density else counts, edges]
+    return [histogramdd(x.reshape(-1, 1), [edges], weight=weight, density=density), edges]
+
+
+@lowers(aten._histogramdd_from_bin_tensors.default)
+def histogramdd(
+    x: jax.Array, edges: Sequence[jax.Array], *, weight: jax.Array | None = None, density: bool = False
+) -> jax.Array:
+    """Of points `[..., dimensions]`. The last bin of a dimension holds its end, too."""
+    points, shape = x.reshape(-1, len(edges)), tuple(each.shape[0] - 1 for each in edges)
+    places, inside = [], jnp.ones(points.shape[0], jnp.bool_)
+    for along, each in zip(points.T, edges, strict=True):
+        place = jnp.searchsorted(each, along, side="right") - 1
+        places.append(jnp.where(along == each[-1], each.shape[0] - 2, place))
+        inside &= (along >= each[0]) & (along <= each[-1])
+    counted = jnp.where(inside, jnp.ones((), x.dtype) if weight is None else weight.reshape(-1), 0)
+    counts = jnp.zeros(shape, x.dtype).at[tuple(places)].add(counted, mode="drop")
+    if not density:
+        return counts
+    for dim, each in enumerate(edges):
+        counts /= jnp.diff(each).reshape(-1, *[1] * (len(shape) - 1 - dim))
+    return counts / jnp.sum(counted)
 
 
 @lowers(aten.histogram.bin_ct)
@@ -142,12 +156,36 @@ def histogram_of_count(
     weight: jax.Array | None = None,
     density: bool = False,
 ) -> list[jax.Array]:
-    if range is not None:
-        low, high = (jnp.asarray(bound, x.dtype) for bound in range)
-    elif x.size:
-        low, high = jnp.min(x), jnp.max(x)
-    else:
-        low, high = jnp.zeros((), x.dtype), jnp.ones((), x.dtype)
-    same = low == high
-    low, high = jnp.where(same, low - 0.5, low), jnp.where(same, high + 0.5, high)
-    return histogram(x, jnp.linspace(low, high, bins + 1, dtype=x.dtype), weight=weight, density=density)
+    (edges,) = bin_edges(x.reshape(-1, 1), [bins], range=range)
+    return histogram(x, edges, weight=weight, density=density)
+
+
+@lowers(aten._histogramdd_bin_edges.default)
+def bin_edges(
+    x: jax.Array, bins: Sequence[int], *, range: Sequence[float] | None = None, **options: object
+) -> list[jax.Array]:
+    """Those of bins of equal width, along each dimension of points `[..., dimensions]`."""
+    edges = []
+    for dim, (count, along) in enumerate(zip(bins, x.reshape(-1, len(bins)).T, strict=True)):
+        if range is not None:
+            low, high = (jnp.asarray(bound, x.dtype) for bound in range[2 * dim : 2 * dim + 2])
+        elif x.size:
+            low, high = jnp.min(along), jnp.max(along)
+        else:
+            low, high = jnp.zeros((), x.dtype), jnp.ones((), x.dtype)
+        same = low == high
+        low, high = jnp.where(same, low - 0.5, low), jnp.where(same, high + 0.5, high)
+        edges.append(jnp.linspace(low, high, count + 1, dtype=x.dtype))
+    return edges
+
+
+@lowers(aten._histogramdd_from_bin_cts.default)
+def histogramdd_of_counts(
+    x: jax.Array,
+    bins: Sequence[int],
+    *,
+    range: Sequence[float] | None = None,
+    weight: jax.Array | None = None,
+    density: bool = False,
+) -> jax.Array:
+    return histogramdd(x, bin_edges(x, bins, range=range), weight=weight, density=density)

@@ -31,6 +31,9 @@ def expand(ctx: Context, x: jax.Array, shape: Sequence[int], implicit: bool = Fa
     return jnp.broadcast_to(x, ctx.node.meta["val"].shape)
 
 
+lowers(aten.repeat.default)(jnp.tile)
+
+
 @lowers(aten.unsqueeze.default)
 def unsqueeze(x: jax.Array, dim: int) -> jax.Array:
     return jnp.expand_dims(x, dim)
