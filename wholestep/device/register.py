@@ -105,6 +105,8 @@ def register() -> None:
     for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE]):
         if name not in _KERNELS:
             operators.impl(name, _Computed(name), "PrivateUse1")
+    for key in ("Conjugate", "Negative"):  # which would copy the target first: the schema does not say it is written
+        operators.impl("_copy_from", torch.library.fallthrough_kernel, key)
     _REGISTRATIONS.extend((fallback, operators))
     _print_from_cpu()
 
