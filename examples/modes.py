@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 import wholestep
-import wholestep.device.compile
 
 MODES = ("immediate", "deferred", "compiled", "captured")
 

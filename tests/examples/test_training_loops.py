@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from pathlib import Path
@@ -34,14 +35,25 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch, **options: Any) -> tuple[lis
         return importlib.import_module(name).main(steps=STEPS, **SIZES[name], **options)
     finally:
         torch._dynamo.reset()
+        torch.tpu.eager_mode = "immediate"
         for imported in (name, "modes"):
             sys.modules.pop(imported, None)
 
 
+@functools.cache
+def on_cpu(name: str) -> tuple[list[float], dict[str, Tensor]]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        return run(name, monkeypatch, exact=True)
+
+
+@pytest.mark.parametrize(
+    ("device", "mode"),
+    [("cpu", "compiled"), ("tpu", "immediate"), ("tpu", "deferred"), ("tpu", "compiled"), ("tpu", "captured")],
+)
 @pytest.mark.parametrize("name", SIZES)
-def test_compiled(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    losses, state = run(name, monkeypatch, exact=True)
-    got_losses, got_state = run(name, monkeypatch, exact=True, mode="compiled")
+def test_equal_to_plain_pytorch(name: str, device: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, state = on_cpu(name)
+    got_losses, got_state = run(name, monkeypatch, exact=True, device=device, mode=mode)
     assert got_losses == pytest.approx(losses, rel=TOLERANCE[torch.float32])
     assert got_state.keys() == state.keys()
     for key, value in state.items():

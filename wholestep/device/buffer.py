@@ -146,7 +146,7 @@ def view_of(tensor: Tensor) -> View:
 
 def as_strided(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
     """The view, over the same storage, of any device's kernel: it works on sizes alone."""
-    _size_storage(tensor)
+    sized(tensor)
     return aten.as_strided.default.redispatch(_CPU, tensor, size, stride, offset)
 
 
@@ -162,14 +162,16 @@ def _place(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: i
     share(tensor, tensor.untyped_storage(), offset, size, stride)
 
 
-def _size_storage(tensor: Tensor) -> None:
-    """See that PyTorch knows how many bytes the storage has: on demand, since saying so takes longer than making it."""
+def sized(tensor: Tensor) -> Tensor:
+    """`tensor`, PyTorch knowing how many bytes its storage has: on demand, since saying so takes longer than making
+    it."""
     storage = tensor.untyped_storage()
     if storage.nbytes() == 0 and tensor.numel():
         buffer = storage.buffer
         size, stride, offset = view_of(tensor)
         share(tensor, storage, 0, (math.prod(buffer.shape),), (1,))
         share(tensor, storage, offset, size, stride)
+    return tensor
 
 
 def resize(tensor: Tensor, size: Sequence[int]) -> Tensor:
@@ -180,6 +182,6 @@ def resize(tensor: Tensor, size: Sequence[int]) -> Tensor:
         if buffer.value is not None:
             buffer.value = jax.numpy.pad(buffer.array.reshape(-1), (0, needed - held))
         buffer.shape = (needed,)
-    _size_storage(tensor)
+    sized(tensor)
     _place(tensor, size, contiguous(size), tensor.storage_offset())
     return tensor

@@ -81,6 +81,8 @@ class _Call:
                     f"{tensor.device} and one on tpu; `.to(device)` moves it"
                 )
             tensor = tensor.to("tpu")
+        if tensor.dtype.is_complex:
+            tensor = resolved(tensor)
         buffer = buffer_of(tensor)
         place = self._arrays.get(id(buffer))
         if place is None:
@@ -122,6 +124,10 @@ def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         program = _PROGRAMS[key] = _trace(read, args, kwargs)
     if program is None:
         return on_host(operator, *args, **kwargs)
+    if program.resizes:
+        for place, size in program.resizes:
+            aten.resize_.default(read.tensors[place], size)
+        return call(operator, *args, **kwargs)
     outputs = EAGER.execute(program, read.numbers, read.buffers)
     for array, value in zip(program.writes, outputs, strict=False):
         read.buffers[array].value = value
@@ -133,6 +139,15 @@ def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         EAGER.recording.hold([*(read.buffers[array] for array in program.writes), *new])
     results = [tensor_over(buffer, layout) for buffer, (layout, _) in zip(new, program.results, strict=True)]
     return results[0] if program.is_plain else program.returned(read.tensors, results)
+
+
+def resolved(tensor: Tensor) -> Tensor:
+    """`tensor`, its elements conjugated or negated where PyTorch has only marked it so."""
+    if tensor.is_conj():
+        tensor = call(aten.conj_physical.default, tensor.conj())
+    if tensor.is_neg():
+        tensor = call(aten.neg.default, tensor._neg_view())
+    return tensor
 
 
 def on_host(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:

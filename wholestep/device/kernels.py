@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wholestep.device.buffer import Buffer, as_strided, buffer_of, empty, resize, share, view_of
-from wholestep.device.dispatch import call
+from wholestep.device.buffer import Buffer, as_strided, buffer_of, empty, resize, share, sized, view_of
+from wholestep.device.dispatch import call, resolved
 from wholestep.device.eager import EAGER
 from wholestep.device.strides import contiguous
 from wholestep.device.transfer import from_jax, to_jax
@@ -70,6 +70,12 @@ def strided_view(tensor: Tensor, size: Sequence[int], stride: Sequence[int], off
     return as_strided(tensor, size, stride, offset)
 
 
+def as_strided_(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
+    """`Tensor.as_strided_`, and what makes of it `t_`, `squeeze_` and the like."""
+    storage = sized(tensor).untyped_storage()
+    return share(tensor, storage, tensor.storage_offset() if offset is None else offset, size, stride)
+
+
 def reshape_alias(tensor: Tensor, size: Sequence[int], stride: Sequence[int]) -> Tensor:
     """A view of these sizes and strides."""
     return as_strided(tensor, size, stride, tensor.storage_offset())
@@ -86,6 +92,22 @@ def unfold(tensor: Tensor, dim: int, size: int, step: int) -> Tensor:
         return as_strided(tensor, (size,), (1,), tensor.storage_offset())
     sizes[dim], strides[dim] = windows, apart * step
     return as_strided(tensor, [*sizes, size], [*strides, apart], tensor.storage_offset())
+
+
+def view_as_real(tensor: Tensor) -> Tensor:
+    """`torch.view_as_real`, which works on sizes alone too."""
+    return aten.view_as_real.default.redispatch(_CPU, sized(tensor))
+
+
+def view_as_complex(tensor: Tensor) -> Tensor:
+    """`torch.view_as_complex`."""
+    return aten.view_as_complex.default.redispatch(_CPU, sized(tensor))
+
+
+def is_set_to(tensor: Tensor, other: Tensor) -> bool:
+    """`Tensor.is_set_to`: the same elements of the same storage."""
+    same_storage = tensor.untyped_storage()._cdata == other.untyped_storage()._cdata
+    return same_storage and view_of(tensor) == view_of(other)
 
 
 def set_storage(
@@ -117,9 +139,12 @@ def resize_(tensor: Tensor, size: Sequence[int], memory_format: torch.memory_for
 
 def copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
     """`target.copy_(source)`, of which one at least is on the device."""
+    if target.is_conj():
+        return copy_from(source.conj(), target.conj(), non_blocking).conj()
+    if target.is_neg():
+        return copy_from(source._neg_view(), target._neg_view(), non_blocking)._neg_view()
     if target.device.type == "tpu":
-        if source.device.type != "tpu":
-            source = upload(source)
+        source = resolved(source) if source.device.type == "tpu" else upload(source)
         if _replaces(source, target):
             buffer, given = buffer_of(target), buffer_of(source)
             buffer.value, buffer.shape = given.value, given.shape
@@ -165,6 +190,7 @@ def download(tensor: Tensor) -> Tensor:
     """A copy on the CPU; waits for it."""
     if EAGER.captures:
         EAGER.flush("a value is read")
+    tensor = resolved(tensor)
     buffer = buffer_of(tensor)
     whole = view_of(tensor)
     if whole.offset or buffer.shape != whole.size or not tensor.is_contiguous():
@@ -181,6 +207,7 @@ def local_scalar(tensor: Tensor) -> Any:
 
 def clone(tensor: Tensor, memory_format: torch.memory_format | None = None) -> Tensor:
     """`Tensor.clone`: of a whole storage, the array itself."""
+    tensor = resolved(tensor)
     same = memory_format in (None, torch.preserve_format) or tensor.is_contiguous(memory_format=memory_format)
     buffer = buffer_of(tensor)
     whole = tensor.is_contiguous() and math.prod(buffer.shape) == tensor.numel() and buffer.value is not None
@@ -198,11 +225,18 @@ def to_copy(tensor: Tensor, **options: Any) -> Tensor:
         _check(options.get("layout"), device)
         options.update(device=None, non_blocking=False, pin_memory=None)
         given = {name: value for name, value in options.items() if value not in (None, False)}
-        return call(aten._to_copy.default, tensor, **given)
+        return call(aten._to_copy.default, resolved(tensor), **given)
     dtype = options.get("dtype") or tensor.dtype
     if tensor.device.type == "tpu":
         return download(tensor).to(dtype=dtype, device=device)
     return upload(tensor.to(dtype))
+
+
+def index_put_impl_(
+    tensor: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False, unsafe: bool = False
+) -> Tensor:
+    """What PyTorch makes of `Tensor.index_put_`."""
+    return call(aten.index_put_.default, tensor, indices, values, accumulate)
 
 
 def native_batch_norm(

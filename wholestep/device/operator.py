@@ -60,6 +60,7 @@ class OperatorProgram:
     Attributes:
         operator: what it computes.
         writes: the arrays that it replaces, in the order of its first outputs.
+        resizes: operands to which `out=` must give another size first, and which.
         results: layout and dtype of each new tensor, in the order of the outputs after them.
         returns: what the operator returns: a `Given` for an operand, a number for a result, anything else for itself;
             where it is no single result, as leaves of `spec`.
@@ -113,6 +114,7 @@ class OperatorProgram:
                     outputs.append(leaf)
                 else:
                     leaves.append(leaf)
+            self.resizes = [(i, copies[i].shape) for i in written if copies[i].shape != given[i].shape]
             self.results = [(Layout.of(x.shape, x.stride()), x.dtype) for x in outputs]
             return [*(copies[i] for i in written), *outputs]
 
@@ -129,7 +131,7 @@ class OperatorProgram:
         self.numbers = sum(operand.array < 0 for operand in operands)
         self.writes = list(dict.fromkeys(operands[i].array for i in written))
         self.leaves = leaves
-        self.is_plain = leaves == [0] and self.spec.is_leaf() and not written
+        self.is_plain = len(outputs) == 1 and leaves == [0] and self.spec.is_leaf() and not written
         self.has_run = False
         self.jitted = jax.jit(self.run)
 

@@ -16,9 +16,14 @@ _KERNELS = {
     "empty.memory_format": "empty_memory_format",
     "empty_strided": "empty_strided",
     "as_strided": "strided_view",
+    "as_strided_": "as_strided_",
     "view": "view",
     "_reshape_alias": "reshape_alias",
     "unfold": "unfold",
+    "view_as_real": "view_as_real",
+    "view_as_complex": "view_as_complex",
+    "is_set_to": "is_set_to",
+    "_index_put_impl_": "index_put_impl_",
     "set_": "set_nothing",
     "set_.source_Storage": "set_whole_storage",
     "set_.source_Storage_storage_offset": "set_storage",
@@ -98,7 +103,10 @@ def register() -> None:
     # PyTorch would have these write into an output that it makes first.
     structured = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
     for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE]):
-        operators.impl(name, _Computed(name), "PrivateUse1")
+        if name not in _KERNELS:
+            operators.impl(name, _Computed(name), "PrivateUse1")
+    for key in ("Conjugate", "Negative"):  # which would copy the target first: the schema does not say it is written
+        operators.impl("_copy_from", torch.library.fallthrough_kernel, key)
     _REGISTRATIONS.extend((fallback, operators))
     _print_from_cpu()
     _compile_for_tpu()
