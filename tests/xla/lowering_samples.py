@@ -982,7 +982,6 @@ SAMPLES = [
     row(aten._trilinear.default, f32(2, 3), f32(4, 3, 5), f32(2, 5), [1, 3], [0], [1, 2], [2, 3]),
     # Repeats, rows that are too long, distances of pairs, histograms of points.
     *(row(aten.repeat.default, f32(2, 3), repeats) for repeats in ([2, 1], [3, 1, 2], [0, 2])),
-    row(aten.lgamma.default, torch.tensor([1.0, 2, 0, -1, 0.3, inf])),
     *(row(aten.nonzero_static.default, x, size=3, fill_value=7) for x in (torch.ones(0, 2), torch.tensor(1.0))),
     *(
         row(aten.embedding_renorm.default, weight, torch.tensor([[1, 3], [3, 0]]), 1.0, p)
