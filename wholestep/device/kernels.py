@@ -191,12 +191,11 @@ def download(tensor: Tensor) -> Tensor:
     if EAGER.captures:
         EAGER.flush("a value is read")
     tensor = resolved(tensor)
-    buffer = buffer_of(tensor)
-    whole = view_of(tensor)
-    if whole.offset or buffer.shape != whole.size or not tensor.is_contiguous():
+    buffer, view = buffer_of(tensor), view_of(tensor)
+    if view.offset or buffer.shape != view.size or not tensor.is_contiguous():
         # Views are cut out on the host: as programs they would be one for each view.
         flat = from_jax(buffer.array, buffer.dtype).reshape(-1)
-        return flat.as_strided(*whole).clone(memory_format=torch.preserve_format)
+        return flat.as_strided(*view).clone(memory_format=torch.preserve_format)
     return from_jax(buffer.array, buffer.dtype).clone()
 
 

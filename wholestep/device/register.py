@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.util
@@ -105,11 +106,15 @@ def register() -> None:
     for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE]):
         if name not in _KERNELS:
             operators.impl(name, _Computed(name), "PrivateUse1")
+    # Arrays are copied to the device from any memory of the host.
+    operators.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
     for key in ("Conjugate", "Negative"):  # which would copy the target first: the schema does not say it is written
         operators.impl("_copy_from", torch.library.fallthrough_kernel, key)
     _REGISTRATIONS.extend((fallback, operators))
     _print_from_cpu()
     _compile_for_tpu()
+    _handle_storages()
+    torch.set_autocast_dtype("tpu", torch.bfloat16)
 
 
 class _Kernel:
@@ -175,3 +180,31 @@ def _print_from_cpu() -> None:
         return plain(tensor.detach().cpu() if tensor.device.type == "tpu" else tensor, indent)
 
     torch._tensor_str._tensor_str = printed
+
+
+def _handle_storages() -> None:
+    """Let whole storages be copied, saved and loaded, which PyTorch does by their bytes' addresses."""
+    import torch
+
+    def storages() -> Any:
+        return importlib.import_module("wholestep.device.storages")
+
+    def replace(owner: type, name: str, kernel: str) -> None:
+        plain = getattr(owner, name)
+
+        @functools.wraps(plain)
+        def method(self: Any) -> Any:
+            device = self._untyped_storage.device if owner is torch.TypedStorage else self.device
+            return getattr(storages(), kernel)(self) if device.type == "tpu" else plain(self)
+
+        setattr(owner, name, method)
+
+    for name, kernel in (("clone", "clone"), ("cpu", "to_cpu"), ("__reduce__", "reduce"), ("data_ptr", "address")):
+        replace(torch.UntypedStorage, name, kernel)
+    replace(torch.TypedStorage, "__reduce__", "reduce_typed")
+    replace(torch.Tensor, "_typed_storage", "typed_storage")
+
+    def load(storage: Any, location: str) -> Any:
+        return storages().from_cpu(storage) if location.partition(":")[0] == "tpu" else None
+
+    torch.serialization.register_package(9, lambda storage: None, load)
