@@ -87,6 +87,7 @@ def register() -> None:
     import torch
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+    from wholestep.device.autocast import register_autocast
     from wholestep.device.module import TpuModule
 
     taken = torch._C._get_privateuse1_backend_name()
@@ -98,6 +99,7 @@ def register() -> None:
     _setup_privateuseone_for_python_backend("tpu", TpuModule("tpu"))
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(_fallback, "PrivateUse1")
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     operators = torch.library.Library("aten", "IMPL")
     for name, function in _KERNELS.items():
         operators.impl(name, _Kernel(function), "PrivateUse1")
@@ -106,6 +108,7 @@ def register() -> None:
     for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE]):
         if name not in _KERNELS:
             operators.impl(name, _Computed(name), "PrivateUse1")
+    register_autocast(operators)
     # Arrays are copied to the device from any memory of the host.
     operators.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
     for key in ("Conjugate", "Negative"):  # which would copy the target first: the schema does not say it is written
@@ -114,7 +117,6 @@ def register() -> None:
     _print_from_cpu()
     _compile_for_tpu()
     _handle_storages()
-    torch.set_autocast_dtype("tpu", torch.bfloat16)
 
 
 class _Kernel:
