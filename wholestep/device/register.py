@@ -113,7 +113,13 @@ def register() -> None:
     operators.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
     for key in ("Conjugate", "Negative"):  # which would copy the target first: the schema does not say it is written
         operators.impl("_copy_from", torch.library.fallthrough_kernel, key)
-    _REGISTRATIONS.extend((fallback, operators))
+    collectives = torch.library.Library("c10d", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that these take the place of other kernels
+        for name in torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1"):
+            if name.startswith("c10d::"):
+                collectives.impl(name, _refuse_collective, "PrivateUse1", allow_override=True)
+    _REGISTRATIONS.extend((fallback, operators, collectives))
     _print_from_cpu()
     _compile_for_tpu()
     _handle_storages()
@@ -170,6 +176,15 @@ def _compile_for_tpu() -> None:
         return plain(self, module, inputs, **options)
 
     torch._TorchCompileInductorWrapper.__call__ = compiled
+
+
+def _refuse_collective(*args: Any, **kwargs: Any) -> Any:
+    from wholestep.errors import WholestepError
+
+    raise WholestepError(
+        "torch.distributed has no collectives between tpu tensors in eager mode: one program controls all devices; "
+        "capture the step, in which collectives over a DeviceMesh are part of the program (docs/device.md)"
+    )
 
 
 def _print_from_cpu() -> None:
