@@ -15,6 +15,7 @@ import jax
 import torch
 from torch import Tensor
 
+from wholestep.device.bits import reinterpreted
 from wholestep.device.strides import View, contiguous
 from wholestep.device.transfer import from_jax, to_jax
 from wholestep.errors import WholestepError
@@ -56,10 +57,15 @@ class Buffer:
 
     def reinterpret(self, dtype: torch.dtype) -> None:
         """Take the same bytes for elements of another dtype, as PyTorch counts bytes: of 64-bit types, 8."""
-        data = from_jax(self.array, self.dtype).reshape(-1).view(torch.uint8)
-        elements = torch.nn.functional.pad(data, (0, -len(data) % dtype.itemsize)).clone().view(dtype)
-        self.value = to_jax(elements, "a view of another dtype")
-        self.shape, self.dtype = tuple(elements.shape), dtype
+        if self.value is None:
+            self.shape, self.dtype = (-(-math.prod(self.shape) * self.dtype.itemsize // dtype.itemsize),), dtype
+            return
+        array = reinterpreted(self.array, self.dtype, dtype)
+        if array is None:
+            data = from_jax(self.array, self.dtype).reshape(-1).view(torch.uint8)
+            elements = torch.nn.functional.pad(data, (0, -len(data) % dtype.itemsize)).clone().view(dtype)
+            array = to_jax(elements, "a view of another dtype")
+        self.value, self.shape, self.dtype = array, array.shape, dtype
 
 
 class Layout(NamedTuple):

@@ -278,6 +278,11 @@ configure_devices()
 EAGER = Eager()
 
 
+def flush() -> None:
+    """Run what is recorded, without waiting for it."""
+    EAGER.flush("wholestep.flush")
+
+
 def _kind(dtype: torch.dtype) -> int:
     return 0 if dtype.is_floating_point else 1
 

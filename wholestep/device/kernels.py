@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wholestep.device.buffer import Buffer, as_strided, buffer_of, empty, resize, share, sized, view_of
+from wholestep.device.buffer import Buffer, Layout, as_strided, buffer_of, empty, resize, share, sized, tensor_over, view_of
 from wholestep.device.dispatch import call, resolved
 from wholestep.device.eager import EAGER
 from wholestep.device.strides import contiguous
@@ -179,11 +179,10 @@ def upload(tensor: Tensor) -> Tensor:
     Raises:
         ValueError: an integer does not fit the 32 bits that programs carry.
     """
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().clone()
-    result = empty(dense.shape, dense.dtype)
-    buffer = buffer_of(result)
-    buffer.value = to_jax(dense, "a tensor moved to tpu")
-    return result
+    copy = tensor.detach().resolve_conj().resolve_neg().clone()
+    layout = Layout.of(copy.shape, copy.stride())
+    ordered = copy if layout.order is None else copy.permute(layout.order)
+    return tensor_over(Buffer(to_jax(ordered, "a tensor moved to tpu"), layout.shape, copy.dtype), layout)
 
 
 def download(tensor: Tensor) -> Tensor:
@@ -191,12 +190,11 @@ def download(tensor: Tensor) -> Tensor:
     if EAGER.captures:
         EAGER.flush("a value is read")
     tensor = resolved(tensor)
-    buffer = buffer_of(tensor)
-    whole = view_of(tensor)
-    if whole.offset or buffer.shape != whole.size or not tensor.is_contiguous():
+    buffer, view = buffer_of(tensor), view_of(tensor)
+    if view.offset or buffer.shape != view.size or not tensor.is_contiguous():
         # Views are cut out on the host: as programs they would be one for each view.
         flat = from_jax(buffer.array, buffer.dtype).reshape(-1)
-        return flat.as_strided(*whole).clone(memory_format=torch.preserve_format)
+        return flat.as_strided(*view).clone(memory_format=torch.preserve_format)
     return from_jax(buffer.array, buffer.dtype).clone()
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class TpuModule(types.ModuleType):
     """The module. Its functions have the meaning that those of `torch.cuda` have."""
 
+    _initialized = True  # which `torch.utils.checkpoint` asks before it keeps the generator's state
+
     @property
     def eager_mode(self) -> str:
         """`immediate`: each operator is a program of its own, cached, that runs at once. `deferred`: operators are

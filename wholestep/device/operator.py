@@ -89,6 +89,7 @@ class OperatorProgram:
         Raises:
             GraphError: its results' shapes depend on values.
             LoweringError: it has no lowering.
+            RuntimeError: it writes into an expanded tensor.
         """
         self.operator = operator
         self._operands = operands
@@ -121,6 +122,8 @@ class OperatorProgram:
         def traced() -> fx.GraphModule:
             with FakeTensorMode():
                 fakes = [_fake(operand, operands) for operand in operands]
+            for place in written:
+                _check_written(operator, fakes[place])
             return trace(function, fakes)
 
         # In a thread of its own: no mode that the caller is under, and no dispatch key that it excludes, is there.
@@ -192,6 +195,13 @@ def _dtype(operand: Operand, operands: Sequence[Operand]) -> torch.dtype:
 
 def _fake(operand: Operand, operands: Sequence[Operand]) -> Tensor:
     return torch.empty_strided(operand.view.size, operand.view.stride, dtype=_dtype(operand, operands))
+
+
+def _check_written(operator: torch._ops.OpOverload, tensor: Tensor) -> None:
+    if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+        raise RuntimeError(
+            f"{operator} writes into an expanded tensor, of which several elements are one in memory; clone() it first"
+        )
 
 
 def _written(operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.abc
 import importlib.util
@@ -86,6 +87,7 @@ def register() -> None:
     import torch
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+    from wholestep.device.autocast import register_autocast
     from wholestep.device.module import TpuModule
 
     taken = torch._C._get_privateuse1_backend_name()
@@ -97,6 +99,7 @@ def register() -> None:
     _setup_privateuseone_for_python_backend("tpu", TpuModule("tpu"))
     fallback = torch.library.Library("_", "IMPL")
     fallback.fallback(_fallback, "PrivateUse1")
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     operators = torch.library.Library("aten", "IMPL")
     for name, function in _KERNELS.items():
         operators.impl(name, _Kernel(function), "PrivateUse1")
@@ -105,11 +108,21 @@ def register() -> None:
     for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE]):
         if name not in _KERNELS:
             operators.impl(name, _Computed(name), "PrivateUse1")
+    register_autocast(operators)
+    # Arrays are copied to the device from any memory of the host.
+    operators.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
     for key in ("Conjugate", "Negative"):  # which would copy the target first: the schema does not say it is written
         operators.impl("_copy_from", torch.library.fallthrough_kernel, key)
-    _REGISTRATIONS.extend((fallback, operators))
+    collectives = torch.library.Library("c10d", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that these take the place of other kernels
+        for name in torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1"):
+            if name.startswith("c10d::"):
+                collectives.impl(name, _refuse_collective, "PrivateUse1", allow_override=True)
+    _REGISTRATIONS.extend((fallback, operators, collectives))
     _print_from_cpu()
     _compile_for_tpu()
+    _handle_storages()
 
 
 class _Kernel:
@@ -165,6 +178,15 @@ def _compile_for_tpu() -> None:
     torch._TorchCompileInductorWrapper.__call__ = compiled
 
 
+def _refuse_collective(*args: Any, **kwargs: Any) -> Any:
+    from wholestep.errors import WholestepError
+
+    raise WholestepError(
+        "torch.distributed has no collectives between tpu tensors in eager mode: one program controls all devices; "
+        "capture the step, in which collectives over a DeviceMesh are part of the program (docs/device.md)"
+    )
+
+
 def _print_from_cpu() -> None:
     """Let a tensor be printed by one copy, not by a dozen small programs."""
     import torch
@@ -175,3 +197,31 @@ def _print_from_cpu() -> None:
         return plain(tensor.detach().cpu() if tensor.device.type == "tpu" else tensor, indent)
 
     torch._tensor_str._tensor_str = printed
+
+
+def _handle_storages() -> None:
+    """Let whole storages be copied, saved and loaded, which PyTorch does by their bytes' addresses."""
+    import torch
+
+    def storages() -> Any:
+        return importlib.import_module("wholestep.device.storages")
+
+    def replace(owner: type, name: str, kernel: str) -> None:
+        plain = getattr(owner, name)
+
+        @functools.wraps(plain)
+        def method(self: Any) -> Any:
+            device = self._untyped_storage.device if owner is torch.TypedStorage else self.device
+            return getattr(storages(), kernel)(self) if device.type == "tpu" else plain(self)
+
+        setattr(owner, name, method)
+
+    for name, kernel in (("clone", "clone"), ("cpu", "to_cpu"), ("__reduce__", "reduce"), ("data_ptr", "address")):
+        replace(torch.UntypedStorage, name, kernel)
+    replace(torch.TypedStorage, "__reduce__", "reduce_typed")
+    replace(torch.Tensor, "_typed_storage", "typed_storage")
+
+    def load(storage: Any, location: str) -> Any:
+        return storages().from_cpu(storage) if location.partition(":")[0] == "tpu" else None
+
+    torch.serialization.register_package(9, lambda storage: None, load)
