@@ -231,7 +231,13 @@ def test_version_counters() -> None:
         x = numbers(4, 6, device=device)
         view, detached = x[1], x.detach()
         versions = []
-        for write in (x.zero_, view.zero_, lambda: detached.add_(1), lambda: torch.add(x, 1, out=x), lambda: x.copy_(x)):
+        for write in (
+            x.zero_,
+            view.zero_,
+            lambda: detached.add_(1),
+            lambda: torch.add(x, 1, out=x),
+            lambda: x.copy_(x),
+        ):
             write()
             versions.append((x._version, view._version, detached._version))
         return versions

@@ -42,7 +42,9 @@ def roundtrip(saved: Any, map_location: Any = None) -> Any:
     return torch.load(file, map_location=map_location)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.complex64]
+)
 @pytest.mark.usefixtures("eager_mode")
 def test_copies_between_devices_and_dtypes(dtype: torch.dtype) -> None:
     source = numbers(3, 4)
@@ -63,7 +65,11 @@ def test_copies_between_devices_and_dtypes(dtype: torch.dtype) -> None:
 
 
 def test_strides_are_kept_by_a_move() -> None:
-    for moved in (numbers(3, 4).t(), numbers(2, 3, 4, 4).to(memory_format=torch.channels_last), numbers(3)[None].expand(2, 3)):
+    for moved in (
+        numbers(3, 4).t(),
+        numbers(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        numbers(3)[None].expand(2, 3),
+    ):
         there = moved.to("tpu")
         assert there.stride() == moved.to("cpu", copy=True).stride()
         assert there.cpu().stride() == there.stride()

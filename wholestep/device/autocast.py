@@ -23,9 +23,26 @@ _LOWER = (
 
 _FP32 = (
     *("acos", "asin", "binary_cross_entropy_with_logits", "cdist", "cosh", "cosine_embedding_loss", "cumprod"),
-    *("cosine_similarity", "cumsum", "dist", "erfinv", "exp", "expm1", "group_norm", "hinge_embedding_loss", "huber_loss"),
+    *(
+        "cosine_similarity",
+        "cumsum",
+        "dist",
+        "erfinv",
+        "exp",
+        "expm1",
+        "group_norm",
+        "hinge_embedding_loss",
+        "huber_loss",
+    ),
     *("kl_div", "l1_loss", "layer_norm", "log", "log10", "log1p", "log2", "log_softmax.int", "logsumexp"),
-    *("margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss", "native_layer_norm", "nll_loss"),
+    *(
+        "margin_ranking_loss",
+        "mse_loss",
+        "multi_margin_loss",
+        "multilabel_margin_loss",
+        "native_layer_norm",
+        "nll_loss",
+    ),
     *("nll_loss2d", "norm.Scalar", "norm.ScalarOpt_dim", "pdist", "poisson_nll_loss", "pow.Scalar"),
     *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "prod", "prod.dim_int", "reciprocal", "renorm", "rms_norm", "rsqrt"),
     *("sinh", "smooth_l1_loss", "soft_margin_loss", "softmax.int", "softplus", "sum", "sum.dim_IntList"),

@@ -9,7 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wholestep.device.buffer import Buffer, Layout, as_strided, buffer_of, empty, resize, share, sized, tensor_over, view_of
+from wholestep.device.buffer import (
+    Buffer,
+    Layout,
+    as_strided,
+    buffer_of,
+    empty,
+    resize,
+    share,
+    sized,
+    tensor_over,
+    view_of,
+)
 from wholestep.device.dispatch import call, resolved
 from wholestep.device.eager import EAGER
 from wholestep.device.strides import contiguous

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from operator import getitem
 from typing import Any, NamedTuple
 
 import jax
@@ -20,9 +21,13 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from wholestep.device.buffer import Layout
 from wholestep.device.scalars import number_dtype
 from wholestep.device.strides import View, put, take
+from wholestep.graph.decompositions import decompositions
+from wholestep.graph.random import number_draws
+from wholestep.graph.step import graph_module
 from wholestep.graph.trace import trace
 from wholestep.xla.dtypes import carried
 from wholestep.xla.function import GraphFunction
+from wholestep.xla.lowering import LOWERINGS
 
 aten = torch.ops.aten
 
@@ -122,9 +127,11 @@ class OperatorProgram:
         def traced() -> fx.GraphModule:
             with FakeTensorMode():
                 fakes = [_fake(operand, operands) for operand in operands]
-            for place in written:
-                _check_written(operator, fakes[place])
-            return trace(function, fakes)
+                for place in written:
+                    _check_written(operator, fakes[place])
+                outputs = function(*fakes)
+            single = _single(operator, args, kwargs, fakes, outputs) if compute is operator else None
+            return trace(function, fakes) if single is None else single
 
         # In a thread of its own: no mode that the caller is under, and no dispatch key that it excludes, is there.
         graph = _TRACER.submit(traced).result()
@@ -181,6 +188,52 @@ class OperatorProgram:
             ],
             self.spec,
         )
+
+
+def _single(
+    operator: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    fakes: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+) -> fx.GraphModule | None:
+    """The graph of an operator that has a lowering of its own: one node, which needs no tracing; None of others.
+
+    Args:
+        outputs: of the operator for these fake tensors, written ones first.
+    """
+    functional = _returning(operator)
+    if functional not in LOWERINGS or functional in decompositions():
+        return None
+    graph = fx.Graph()
+    nodes = [graph.placeholder(f"x{i}") for i in range(len(fakes))]
+    for node, fake in zip(nodes, fakes, strict=True):
+        node.meta["val"] = fake
+    given, named = tree_map(lambda x: nodes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given)
+    call = graph.call_function(functional, tuple(given), named)
+    returns = functional._schema.returns
+    if len(returns) == 1 and isinstance(returns[0].type, torch.TensorType):
+        call.meta["val"] = outputs[0]
+        results = [call]
+    elif operator is functional and all(isinstance(each.type, torch.TensorType) for each in returns):
+        call.meta["val"] = tuple(outputs)
+        results = [graph.call_function(getitem, (call, i)) for i in range(len(returns))]
+        for node, value in zip(results, outputs, strict=True):
+            node.meta["val"] = value
+    else:
+        return None
+    graph.output(results)
+    number_draws(graph.nodes)
+    return graph_module(torch.nn.Module(), graph)
+
+
+def _returning(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
+    """The operator that returns what this one writes into its first argument; itself, if it writes nothing."""
+    if not operator._schema.is_mutable:
+        return operator
+    name = operator._schema.name.removeprefix("aten::")
+    packet = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
+    return getattr(packet, operator._overloadname, None)
 
 
 def _is_given(x: Any) -> bool:
