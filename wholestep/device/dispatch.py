@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
 from wholestep.device.eager import EAGER, Number
 from wholestep.device.operator import Given, Operand, OperatorProgram
+from wholestep.device.recurrent import CELLS
 from wholestep.device.scalars import changing_number, with_tensor
 from wholestep.device.strides import View
 from wholestep.errors import DataDependentError
@@ -191,7 +192,7 @@ def _trace(read: _Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Operator
     changing = changing_number(read.operator)
     places = {argument.name: place for place, argument in enumerate(read.operator._schema.arguments)}
     given_as_tensor = changing is not None and (changing in read.replaced or places[changing] in read.replaced)
-    compute = with_tensor(read.operator) if given_as_tensor else read.operator
+    compute = with_tensor(read.operator) if given_as_tensor else CELLS.get(read.operator, read.operator)
     operands = [Operand(*operand) for operand in read.operands]
     try:
         return OperatorProgram(read.operator, compute, args, kwargs, operands)
