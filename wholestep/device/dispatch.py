@@ -118,7 +118,7 @@ def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         parts.append(
             tuple([(name, read.number(name, x) if name in numbers else read.key(x)) for name, x in kwargs.items()])
         )
-    key = operator, len(args), tuple(parts)
+    key = operator, len(args), tuple(parts), torch.get_default_dtype()
     try:
         program = _PROGRAMS[key]
     except KeyError:

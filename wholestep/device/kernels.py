@@ -230,8 +230,9 @@ def clone(tensor: Tensor, memory_format: torch.memory_format | None = None) -> T
 def to_copy(tensor: Tensor, **options: Any) -> Tensor:
     """`Tensor.to`, which makes a tensor: on the device, of another dtype, or between devices."""
     device = options.get("device")
-    if tensor.device.type == "tpu" and (device is None or device.type == "tpu"):
+    if device is not None and device.type == "tpu":
         _check(options.get("layout"), device)
+    if tensor.device.type == "tpu" and (device is None or device.type == "tpu"):
         options.update(device=None, non_blocking=False, pin_memory=None)
         given = {name: value for name, value in options.items() if value not in (None, False)}
         return call(aten._to_copy.default, resolved(tensor), **given)
@@ -239,6 +240,16 @@ def to_copy(tensor: Tensor, **options: Any) -> Tensor:
     if tensor.device.type == "tpu":
         return download(tensor).to(dtype=dtype, device=device)
     return upload(tensor.to(dtype))
+
+
+def left_shift(x: Tensor, y: Any) -> Tensor:
+    """`x << y`."""
+    return torch.bitwise_left_shift(x, y)
+
+
+def right_shift(x: Tensor, y: Any) -> Tensor:
+    """`x >> y`."""
+    return torch.bitwise_right_shift(x, y)
 
 
 def index_put_impl_(

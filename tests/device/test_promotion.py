@@ -1,0 +1,162 @@
+"""What dtype a result has, by tensors, tensors without dimensions, and Python numbers: as on the CPU."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from device.reference import numbers, same_on_both
+from torch import Tensor
+
+pytestmark = pytest.mark.usefixtures("eager_mode")
+
+DTYPES = [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float32, torch.float64]
+NUMBERS: list[Any] = [True, 2, -1.5, 1 + 2j]
+
+OPERATORS: dict[str, Callable[[Any, Any], Tensor]] = {
+    "add": operator.add,
+    "div": operator.truediv,
+    "where": lambda x, y: torch.where(torch.ones(2, dtype=torch.bool, device=x.device), x, y),
+}
+
+
+def attempt(function: Callable[[], Any]) -> Any:
+    """What it gives, or that it raises."""
+    try:
+        return function()
+    except (RuntimeError, TypeError, ValueError):
+        return "raises"
+
+
+def tensor(dtype: torch.dtype, device: str) -> Tensor:
+    return torch.tensor([1, 3]).to(dtype).to(device)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_two_tensors(name: str) -> None:
+    def run(device: str) -> Any:
+        results = []
+        for one, other in itertools.combinations_with_replacement(DTYPES, 2):
+            x, y = tensor(one, device), tensor(other, device)
+            results += [attempt(lambda: OPERATORS[name](x, each)) for each in (y, y[1])]  # noqa: B023
+        return results
+
+    same_on_both(run)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_tensor_and_a_number(name: str) -> None:
+    def run(device: str) -> Any:
+        results = []
+        for dtype, number in itertools.product(DTYPES, NUMBERS):
+            x = tensor(dtype, device)
+            calls = [lambda: OPERATORS[name](x, number), lambda: OPERATORS[name](x[1], number)]  # noqa: B023
+            if name in ("add", "div"):
+                calls.append(lambda: OPERATORS[name](number, x))  # noqa: B023
+            results += [attempt(call) for call in calls]
+        return results
+
+    same_on_both(run)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bfloat16, torch.float32])
+def test_other_operators(dtype: torch.dtype) -> None:
+    def run(device: str) -> Any:
+        x = tensor(dtype, device)
+        half = torch.tensor([0.5, 2.0], dtype=torch.bfloat16, device=device)
+        zero = torch.tensor(2.5, dtype=torch.float64)  # on the CPU
+        calls: list[Callable[[], Any]] = [
+            lambda: x + zero,
+            lambda: zero * x,
+            lambda: x.pow(2),
+            lambda: x**-1.0,
+            lambda: 2**x,
+            lambda: 2.0**x,
+            lambda: x // 2,
+            lambda: x % 2.5,
+            lambda: x - 1,
+            lambda: 1 - x,
+            lambda: x.clamp(0.5, 2),
+            lambda: x.add(1, alpha=2),
+            lambda: x.add(half, alpha=3),
+            lambda: x.sub(1.5),
+            lambda: x.mean(),
+            lambda: x.sum(),
+            lambda: x.sum(dtype=torch.float32),
+            lambda: x.cumsum(0),
+            lambda: x.exp(),
+            lambda: torch.maximum(x, half),
+            lambda: torch.cat([x, half]),
+            lambda: x.add_(1.5),
+            lambda: x.mul_(half),
+            lambda: x.div_(2),
+            lambda: x.copy_(half),
+            lambda: x.fill_(2.9),
+            lambda: x.masked_fill(x > 1, 1.5),
+            lambda: x.lerp(x, 0.5),
+            lambda: x.addcmul(x, x, value=0.5),
+            lambda: torch.addcdiv(x, x, x, value=2),
+            lambda: torch.where(x > 1, x, 0.5),
+            lambda: torch.where(x > 1, 1, 0.5),
+            lambda: torch.where(x > 1, 1, 2),
+            lambda: torch.full_like(x, 2.5),
+            lambda: torch.full((2,), 3, device=device),
+            lambda: torch.full((2,), True, device=device),
+            lambda: torch.arange(3, device=device),
+            lambda: torch.arange(0, 1, 0.25, device=device),
+            lambda: torch.linspace(0, 1, 3, device=device),
+            lambda: x < 1.5,
+            *([] if dtype.is_floating_point else [lambda: x & 1, lambda: x << 1, lambda: x >> x]),
+            lambda: torch.floor_divide(x, 1.5),
+            lambda: torch.fmod(x, 2),
+            lambda: torch.true_divide(x, 2),
+            lambda: torch.atan2(x, half),
+            lambda: torch.heaviside(x, x),
+            lambda: torch.logical_and(x, half),
+            lambda: x.abs().neg(),
+            lambda: x.float().to(torch.int8) + x,
+            lambda: x.new_tensor(3) * 1.5,
+            lambda: torch.result_type(x, 1.5),
+            lambda: torch.prod(x),
+            lambda: x.any(),
+            lambda: x.argmax(),
+            lambda: x @ x,
+            lambda: torch.threshold(x, 1, 20),
+            lambda: torch.nn.functional.leaky_relu(x, 0.1),
+            lambda: torch.nn.functional.elu(x),
+            lambda: torch.nn.functional.softmax(x, 0),
+            lambda: torch.nn.functional.softmax(x, 0, dtype=torch.float32),
+        ]
+        return [attempt(call) for call in calls]
+
+    same_on_both(run)
+
+
+def test_numbers_are_inputs_of_a_program() -> None:
+    x = numbers(3, device="tpu")
+    counters = torch.tpu.counters()
+    (x + 0.5).cpu()
+    counters.reset()
+    for number in (0.25, 1.75, -3.0):
+        (x + number).cpu()
+    assert counters.compiles == 0
+    # Precise as a float64 that PyTorch rounds once.
+    assert (x.bfloat16() * 1.001).tolist() == (x.cpu().bfloat16() * 1.001).tolist()
+    assert (x * 1e-40).tolist() in ([0, 0, 0], (x.cpu() * 1e-40).tolist())
+    assert (torch.tensor([7], device="tpu") * 3).tolist() == [21]
+
+
+def test_default_dtype() -> None:
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        for device in ("cpu", "tpu"):
+            assert torch.ones(2, device=device).dtype == torch.bfloat16
+            assert (torch.ones(2, dtype=torch.int32, device=device) * 0.5).dtype == torch.bfloat16
+            assert (torch.ones(2, dtype=torch.int64, device=device) / 3).dtype == torch.bfloat16
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (torch.ones(2, dtype=torch.int32, device="tpu") * 0.5).dtype == torch.float32
