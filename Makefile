@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: train test test-operators benchmark plan-recipes clean
+.PHONY: train test test-training-loops test-operators benchmark plan-recipes clean
 
 train: $(VENV)/.installed
 	$(BIN)/wholestep train llama3_debug
@@ -21,6 +21,10 @@ test: $(VENV)/.installed-test
 # Every sample of PyTorch's operator database (the tests take a tenth), as docs/operators.md: an hour or more.
 test-operators: $(VENV)/.installed-test
 	PYTHONPATH=tests $(BIN)/python -m operators.report
+
+# The examples in every mode on the tpu device, against plain PyTorch.
+test-training-loops: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --numprocesses 2 -m long tests/examples
 
 benchmark: $(VENV)/.installed
 	$(BIN)/python benchmarks/step_time.py

@@ -111,7 +111,7 @@ def test_random_numbers() -> None:
     assert torch.tpu.initial_seed() == 5
     with pytest.raises(ValueError, match="uint8"):
         torch.tpu.set_rng_state(torch.zeros(3))
-    assert abs(first[1].mean().item()) < 0.5 and 0 <= first[0].min().item() and first[0].max().item() < 1
+    assert abs(first[1].mean().item()) < 0.5 and first[0].min().item() >= 0 and first[0].max().item() < 1
 
 
 OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -177,7 +177,9 @@ def test_schedules_averages_and_scaling() -> None:
             module.bias.zero_()
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5)
-        average = torch.optim.swa_utils.AveragedModel(module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+        average = torch.optim.swa_utils.AveragedModel(
+            module, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
+        )
         for _ in range(3):
             optimizer.zero_grad()
             loss = F.mse_loss(module(numbers(4, 3, device=device)), numbers(4, 2, device=device))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,16 @@ def on_cpu(name: str) -> tuple[list[float], dict[str, Tensor]]:
         return run(name, monkeypatch, exact=True)
 
 
-@pytest.mark.parametrize(
-    ("device", "mode"),
-    [("cpu", "compiled"), ("tpu", "immediate"), ("tpu", "deferred"), ("tpu", "compiled"), ("tpu", "captured")],
-)
-@pytest.mark.parametrize("name", SIZES)
+def ways() -> Iterator[Any]:
+    """Every example in every mode; most only in `make test-training-loops`, since they compile for minutes."""
+    for name in SIZES:
+        yield pytest.param(name, "cpu", "compiled")
+        for mode in ("immediate", "deferred", "compiled", "captured"):
+            usual = name == "small_gpt" and mode != "compiled"
+            yield pytest.param(name, "tpu", mode, marks=[] if usual else pytest.mark.long)
+
+
+@pytest.mark.parametrize(("name", "device", "mode"), ways())
 def test_equal_to_plain_pytorch(name: str, device: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     losses, state = on_cpu(name)
     got_losses, got_state = run(name, monkeypatch, exact=True, device=device, mode=mode)

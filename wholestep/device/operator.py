@@ -203,7 +203,7 @@ def _single(
         outputs: of the operator for these fake tensors, written ones first.
     """
     functional = _returning(operator)
-    if functional not in LOWERINGS or functional in decompositions():
+    if functional is None or functional not in LOWERINGS or functional in decompositions():
         return None
     graph = fx.Graph()
     nodes = [graph.placeholder(f"x{i}") for i in range(len(fakes))]
