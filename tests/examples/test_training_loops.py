@@ -56,7 +56,7 @@ def ways() -> Iterator[Any]:
             yield pytest.param(name, "tpu", mode, marks=[] if usual else pytest.mark.long)
 
 
-@pytest.mark.parametrize(("name", "device", "mode"), ways())
+@pytest.mark.parametrize(("name", "device", "mode"), list(ways()))
 def test_equal_to_plain_pytorch(name: str, device: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     losses, state = on_cpu(name)
     got_losses, got_state = run(name, monkeypatch, exact=True, device=device, mode=mode)
