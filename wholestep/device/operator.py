@@ -129,9 +129,11 @@ class OperatorProgram:
                 fakes = [_fake(operand, operands) for operand in operands]
                 for place in written:
                     _check_written(operator, fakes[place])
-                outputs = function(*fakes)
-            single = _single(operator, args, kwargs, fakes, outputs) if compute is operator else None
-            return trace(function, fakes) if single is None else single
+                if compute is operator and _is_lowered(operator):
+                    single = _single(operator, args, kwargs, fakes, function(*fakes))
+                    if single is not None:
+                        return single
+            return trace(function, fakes)
 
         # In a thread of its own: no mode that the caller is under, and no dispatch key that it excludes, is there.
         graph = _TRACER.submit(traced).result()
@@ -197,14 +199,13 @@ def _single(
     fakes: Sequence[Tensor],
     outputs: Sequence[Tensor],
 ) -> fx.GraphModule | None:
-    """The graph of an operator that has a lowering of its own: one node, which needs no tracing; None of others.
+    """The graph of an operator that has a lowering of its own: one node, which needs no tracing; None where it must.
 
     Args:
         outputs: of the operator for these fake tensors, written ones first.
     """
     functional = _returning(operator)
-    if functional is None or functional not in LOWERINGS or functional in decompositions():
-        return None
+    assert functional is not None
     graph = fx.Graph()
     nodes = [graph.placeholder(f"x{i}") for i in range(len(fakes))]
     for node, fake in zip(nodes, fakes, strict=True):
@@ -225,6 +226,11 @@ def _single(
     graph.output(results)
     number_draws(graph.nodes)
     return graph_module(torch.nn.Module(), graph)
+
+
+def _is_lowered(operator: torch._ops.OpOverload) -> bool:
+    functional = _returning(operator)
+    return functional in LOWERINGS and functional not in decompositions()
 
 
 def _returning(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
