@@ -98,6 +98,8 @@ class OperatorProgram:
         """
         self.operator = operator
         self._operands = operands
+        # Now, since a recording may run after the default dtype has changed.
+        self._dtypes = [_dtype(operand, operands) for operand in operands]
         written = _written(operator, args, kwargs)
         outputs: list[Tensor] = []
         leaves: list[Any] = []
@@ -161,10 +163,10 @@ class OperatorProgram:
                 storages[operand.array] = jnp.zeros(operand.shape, carried(operand.dtype)) if array is None else array
         rest = iter(numbers)
         inputs = [
-            next(rest).astype(carried(_dtype(operand, self._operands)))
+            next(rest).astype(carried(dtype))
             if operand.array < 0
             else take(storages[operand.array], operand.view)
-            for operand in self._operands
+            for operand, dtype in zip(self._operands, self._dtypes, strict=True)
         ]
         outputs = self._function.interpret(key, *inputs)
         for index, value in zip(self._written, outputs, strict=False):
