@@ -128,7 +128,8 @@ def test_other_operators(dtype: torch.dtype) -> None:
             lambda: torch.threshold(x, 1, 20),
             lambda: torch.nn.functional.leaky_relu(x, 0.1),
             lambda: torch.nn.functional.elu(x),
-            lambda: torch.nn.functional.softmax(x, 0),
+            lambda: x.add(x, alpha=0.5),
+            lambda: x * zero.cpu().float(),
             lambda: torch.nn.functional.softmax(x, 0, dtype=torch.float32),
         ]
         return [attempt(call) for call in calls]

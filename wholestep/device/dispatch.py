@@ -72,7 +72,7 @@ class _Call:
             if tensor.dim() == 0 and tensor.device.type == "cpu":
                 value = tensor.item()
                 self.numbers.append((tensor.dtype, value))
-                operand: tuple[Any, ...] = (-1, tensor.dtype, _NOWHERE, (), True)
+                operand: tuple[Any, ...] = (-2, tensor.dtype, _NOWHERE, (), True)
                 self.operands.append(operand)
                 self.tensors.append(tensor)
                 return operand

@@ -6,6 +6,7 @@ views, is part of the program, so that XLA fuses it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import getitem
@@ -39,7 +40,8 @@ class Operand(NamedTuple):
     """A tensor that an operator is given.
 
     Attributes:
-        array: which of the program's arrays its storage is; -1 for a number, a CPU tensor without dimensions.
+        array: which of the program's arrays its storage is; -1 for a Python number, -2 for a CPU tensor without
+            dimensions.
         dtype: of the tensor.
         view: where it lies in the storage.
         shape: of the array.
@@ -94,10 +96,12 @@ class OperatorProgram:
         Raises:
             GraphError: its results' shapes depend on values.
             LoweringError: it has no lowering.
-            RuntimeError: it writes into an expanded tensor.
+            RuntimeError: it writes into an expanded tensor, or floating-point numbers into integers.
         """
         self.operator = operator
         self._operands = operands
+        # Now, since a recording may run after the default dtype has changed.
+        self._dtypes = [_dtype(operand, operands) for operand in operands]
         written = _written(operator, args, kwargs)
         outputs: list[Tensor] = []
         leaves: list[Any] = []
@@ -128,7 +132,7 @@ class OperatorProgram:
             with FakeTensorMode():
                 fakes = [_fake(operand, operands) for operand in operands]
                 for place in written:
-                    _check_written(operator, fakes[place])
+                    _check_written(operator, fakes[place], fakes)
                 if compute is operator and _is_lowered(operator):
                     single = _single(operator, args, kwargs, fakes, function(*fakes))
                     if single is not None:
@@ -163,10 +167,8 @@ class OperatorProgram:
                 storages[operand.array] = jnp.zeros(operand.shape, carried(operand.dtype)) if array is None else array
         rest = iter(numbers)
         inputs = [
-            next(rest).astype(carried(_dtype(operand, self._operands)))
-            if operand.array < 0
-            else take(storages[operand.array], operand.view)
-            for operand in self._operands
+            next(rest).astype(carried(dtype)) if operand.array < 0 else take(storages[operand.array], operand.view)
+            for operand, dtype in zip(self._operands, self._dtypes, strict=True)
         ]
         outputs = self._function.interpret(key, *inputs)
         for index, value in zip(self._written, outputs, strict=False):
@@ -247,16 +249,28 @@ def _is_given(x: Any) -> bool:
 
 
 def _dtype(operand: Operand, operands: Sequence[Operand]) -> torch.dtype:
-    if operand.array >= 0:
+    if operand.array != -1:
         return operand.dtype
-    return number_dtype(operand.dtype, [other.dtype for other in operands if other.array >= 0])
+    return number_dtype(operand.dtype, [other.dtype for other in operands if other.array != -1])
 
 
 def _fake(operand: Operand, operands: Sequence[Operand]) -> Tensor:
     return torch.empty_strided(operand.view.size, operand.view.stride, dtype=_dtype(operand, operands))
 
 
-def _check_written(operator: torch._ops.OpOverload, tensor: Tensor) -> None:
+# Of these, PyTorch does not check for fake tensors that the result can be cast to the tensor that is written.
+_CHECKED = {
+    *(aten.mul_.Tensor, aten.addcmul_.default, aten.addcdiv_.default, aten.pow_.Tensor, aten.remainder_.Tensor),
+    *(aten.fmod_.Tensor, aten.atan2_.default),
+}
+
+
+def _check_written(operator: torch._ops.OpOverload, tensor: Tensor, operands: Sequence[Tensor]) -> None:
+    result = functools.reduce(
+        torch.promote_types, [operand.dtype for operand in operands if operand.dim()], tensor.dtype
+    )
+    if operator in _CHECKED and not torch.can_cast(result, tensor.dtype):
+        raise RuntimeError(f"{operator}: result type {result} can't be cast to the output type {tensor.dtype}")
     if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
         raise RuntimeError(
             f"{operator} writes into an expanded tensor, of which several elements are one in memory; clone() it first"

@@ -16,6 +16,7 @@ from wholestep.xla.dtypes import carried
 
 aten = torch.ops.aten
 
+_INTEGRAL = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _RANK = {torch.bool: 0, torch.int64: 1, torch.float64: 2, torch.complex128: 3}
 
 
@@ -46,22 +47,33 @@ def number_array(dtype: torch.dtype, value: float) -> jax.Array:
 
 
 def _add(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
-    return x + y * alpha
+    return x + y * _scale(alpha, x, y)
 
 
 def _sub(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
-    return x - y * alpha
+    return x - y * _scale(alpha, x, y)
+
+
+def _scale(alpha: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    if alpha.is_floating_point() and torch.result_type(x, y) in _INTEGRAL:
+        raise RuntimeError("for integral tensors, alpha must not be a floating-point number")
+    return alpha
 
 
 def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
-    return x + value * a * b
+    product = a * b
+    return x + value.to(torch.result_type(x, product)) * product
 
 
 def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+    if not (a.dtype.is_floating_point or b.dtype.is_floating_point or a.is_complex() or b.is_complex()):
+        raise RuntimeError("addcdiv divides no integers; use torch.div with a rounding mode")
     return x + value * a / b
 
 
 def _lerp(x: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    if not (x.is_floating_point() or x.is_complex()):
+        raise RuntimeError(f"lerp is not defined for {x.dtype}")
     return torch.lerp(x, end, weight.to(x.dtype))
 
 

@@ -1,0 +1,188 @@
+"""Deferred mode: what makes a recording run, what is compiled, and what errors say."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from device.reference import assert_close, numbers
+from torch import Tensor, nn
+
+import wholestep
+from wholestep.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def _deferred() -> Iterator[None]:
+    torch.tpu.eager_mode = "deferred"
+    torch.tpu.counters().reset()
+    yield
+    torch.tpu.eager_mode = "immediate"
+    torch.tpu.recording_bound = 10_000
+
+
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "item": lambda x: x.sum().item(),
+    "cpu": lambda x: x.cpu(),
+    "print": str,
+    "if": lambda x: bool(x[0, 0] > 0),
+    "tolist": lambda x: x.tolist(),
+    "copy to the CPU": lambda x: torch.empty(2, 3).copy_(x),
+    "synchronize": lambda x: torch.tpu.synchronize(),
+    "flush": lambda x: wholestep.flush(),
+    "to_jax": lambda x: wholestep.to_jax(x),
+    "the mode": lambda x: setattr(torch.tpu, "eager_mode", "immediate"),
+    "a shape that depends on values": lambda x: x.nonzero(),
+    "index": lambda x: [1, 2, 3][x.abs().argmin() * 0],
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reads_run_the_recording(name: str) -> None:
+    x = numbers(2, 3, device="tpu")
+    y = (x + 1) * 2
+    counters = torch.tpu.counters()
+    assert counters.operators >= 2 and counters.programs == 0
+    READS[name](y)
+    assert counters.programs >= 1 and sum(counters.flushes.values()) == counters.programs
+    assert torch.equal(y.cpu(), (numbers(2, 3) + 1) * 2)
+
+
+def test_reasons_are_counted() -> None:
+    x = numbers(2, 3, device="tpu")
+    (x + 1).cpu()
+    y = x + 1
+    wholestep.flush()
+    z = x + 1
+    torch.tpu.synchronize()
+    flushes = torch.tpu.counters().flushes
+    assert flushes["a value is read"] == flushes["wholestep.flush"] == flushes["synchronize"] == 1
+    wholestep.flush()  # nothing is recorded
+    assert sum(flushes.values()) == 3
+    assert torch.equal(y, z)
+
+
+def test_the_bound() -> None:
+    torch.tpu.recording_bound = 5
+    x = numbers(2, 3, device="tpu")
+    for _ in range(12):
+        x = x + 1
+    assert torch.tpu.counters().programs == 2
+    assert torch.equal(x.cpu(), numbers(2, 3) + 12)
+
+
+def test_results_that_nobody_reads_are_not_made() -> None:
+    x = numbers(2, 3, device="tpu")
+    for _ in range(3):
+        x + 1
+    kept = x * 2
+    wholestep.flush()
+    assert torch.tpu.counters().programs == 1
+    assert torch.equal(kept.cpu(), numbers(2, 3) * 2)
+
+
+def test_equal_recordings_are_compiled_once() -> None:
+    x = numbers(2, 3, device="tpu")
+    for i in range(4):
+        ((x * (i + 0.5)).exp() + i).cpu()
+    counters = torch.tpu.counters()
+    assert (counters.programs, counters.compiles, counters.cache_hits) == (4, 1, 3)
+    (x[0] * 2).exp().cpu()
+    assert counters.compiles == 2
+
+
+def test_a_training_loop_is_compiled_once() -> None:
+    def train(device: str, steps: int) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 2))
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(numbers(*parameter.shape) / 4)
+        module.to(device)
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.01)
+        schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=steps)
+        losses = []
+        for step in range(steps):
+            x = (numbers(5, 3) + step / 10).to(device)
+            loss = F.cross_entropy(module(x), torch.arange(5, device=device) % 2)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+            compiles.append(torch.tpu.counters().compiles)
+        return [torch.tensor(losses), *module.parameters()]
+
+    compiles: list[int] = []
+    got = train("tpu", 7)
+    assert compiles[-1] == compiles[2] <= 3, compiles
+    for one, other in zip(got, train("cpu", 7), strict=True):
+        assert_close(one, other)
+
+
+def test_dropout_differs_from_step_to_step_without_a_compilation() -> None:
+    x = torch.ones(64).to("tpu")
+    masks = [F.dropout(x).cpu() for _ in range(3)]
+    assert not torch.equal(masks[0], masks[1]) and not torch.equal(masks[1], masks[2])
+    assert torch.tpu.counters().compiles == 1
+
+
+def test_errors_name_the_line() -> None:
+    x = numbers(2, 3, device="tpu")
+    with pytest.raises(Exception) as caught:  # noqa: PT011  whatever JAX raises
+        line = inspect.currentframe().f_lineno + 1
+        y = x & 1
+        y.cpu()
+    assert f"{__file__}:{line}" in "\n".join([*getattr(caught.value, "__notes__", []), str(caught.value)])
+    # What does not need the value that cannot be made goes on.
+    assert torch.equal((numbers(2, 3, device="tpu") + 1).cpu(), numbers(2, 3) + 1)
+
+
+def test_views_across_a_flush() -> None:
+    def run(device: str) -> list[Tensor]:
+        base = numbers(4, 6, device=device)
+        view = base.t()[1:3]
+        view.add_(1)
+        wholestep.flush()
+        view.mul_(2)
+        other = base[0]
+        other.zero_()
+        first = base.clone()
+        wholestep.flush()
+        base.add_(view[0, 0].clone())
+        other.sub_(1)
+        return [base, view, other, first]
+
+    for one, other in zip(run("tpu"), run("cpu"), strict=True):
+        assert torch.equal(one.cpu(), other)
+
+
+def test_modes_may_change_at_any_time() -> None:
+    x = numbers(4, 6, device="tpu").requires_grad_()
+    y = (x * x)[1:]
+    torch.tpu.eager_mode = "immediate"
+    y.mul_(2)
+    torch.tpu.eager_mode = "deferred"
+    y.sum().backward()
+    wanted = 4 * numbers(4, 6)
+    wanted[0] = 0
+    assert torch.equal(x.grad.cpu(), wanted)
+    with pytest.raises(ConfigError, match="immediate, deferred"):
+        torch.tpu.eager_mode = "lazy"
+    assert torch.tpu.eager_mode == "deferred"
+
+
+def test_many_versions_of_one_tensor() -> None:
+    x = torch.zeros(3, device="tpu")
+    seen = []
+    for i in range(4):
+        x[i % 3] += i + 1
+        seen.append(x.clone())
+        x.mul_(1)
+    assert [each.tolist() for each in seen] == [[1, 0, 0], [1, 2, 0], [1, 2, 3], [5, 2, 3]]
+    assert torch.tpu.counters().programs <= 2
