@@ -134,7 +134,7 @@ def test_dropout_differs_from_step_to_step_without_a_compilation() -> None:
 
 def test_errors_name_the_line() -> None:
     x = numbers(2, 3, device="tpu")
-    with pytest.raises(Exception) as caught:  # noqa: PT011  whatever JAX raises
+    with pytest.raises(Exception) as caught:
         line = inspect.currentframe().f_lineno + 1
         y = x & 1
         y.cpu()
