@@ -92,6 +92,7 @@ class _CapturedRecording(Recording):
 
     Attributes:
         sources: the buffer of each array from outside.
+        leaves: the tensors that have a gradient, by identity.
         holders: the buffers that hold a value of the recording, by its place.
     """
 
@@ -100,6 +101,7 @@ class _CapturedRecording(Recording):
     def __init__(self) -> None:
         super().__init__()
         self.sources: list[Buffer] = []
+        self.leaves: dict[int, Tensor] = {}
         self.holders: list[weakref.ref[Buffer]] = []
 
     def _input(self, buffer: Buffer) -> int | None:
@@ -114,6 +116,14 @@ class _CapturedRecording(Recording):
             self.sources.append(buffer)
             self.given.append(buffer.array)
         return -1 - place
+
+    def see(self, tensors: Sequence[Tensor | None]) -> None:
+        """Hear which tensors an operator is given."""
+        for tensor in tensors:
+            if tensor is not None:
+                owner = tensor if tensor._base is None else tensor._base
+                if owner.requires_grad and owner.is_leaf:
+                    self.leaves[id(owner)] = owner
 
     def hold(self, buffers: Sequence[Buffer]) -> None:
         """Say that these hold values of this recording."""
@@ -153,6 +163,13 @@ class _Plan:
         returned = {result.value for result in results if isinstance(result, _Result)}
         self._places = sorted({*held, *(place for place in returned if place is not None)})
         self._kept = {place: weakref.ref(buffer) for place, buffer in held.items() if place not in returned}
+        self._gradients = [
+            (leaf, _described(leaf.grad, recording))
+            for leaf in recording.leaves.values()
+            if _is_ours(leaf.grad)
+            and _of(buffer_of(leaf.grad), recording)
+            and buffer_of(leaf.grad).value.place in self._kept
+        ]
         arguments = {id(buffer_of(leaf)): i for i, leaf in enumerate(leaves) if _is_ours(leaf)}
         self._arguments = [arguments.get(id(buffer)) for buffer in recording.sources]
         written = {id(buffer) for buffer in held.values()}
@@ -212,7 +229,9 @@ class _Plan:
 
     def run_first(self) -> None:
         """Run it for the call that was recorded: from what buffers held before."""
-        values = dict(zip(self._places, self._run(self.recording.given), strict=True))
+        # None is donated: others may hold what their buffers, which look ahead already, do not.
+        arrays = [jnp.copy(x) if donated else x for x, donated in zip(self.recording.given, self._donated, strict=True)]
+        values = dict(zip(self._places, self._run(arrays), strict=True))
         for pending in self.recording.live():
             pending.array = values[pending.place]
         self.recording.given.clear()
@@ -248,9 +267,19 @@ class _Plan:
                 buffer.value = value
         return values
 
+    def _give_gradients(self, values: dict[int, jax.Array]) -> None:
+        """Let leaves whose gradient was dropped or replaced since have the one that the step gives them."""
+        for leaf, gradient in self._gradients:
+            assert gradient.value is not None
+            holder = self._kept[gradient.value]()
+            if holder is None or leaf.grad is None or buffer_of(leaf.grad) is not holder:
+                leaf.grad = _over(gradient, values[gradient.value])
+                self._kept[gradient.value] = weakref.ref(buffer_of(leaf.grad))
+
     def replay(self, leaves: Sequence[Any]) -> Any:
         """The step's results, in new tensors."""
         values = dict(zip(self._places, self.run(leaves), strict=True))
+        self._give_gradients(values)
         storages: dict[int, Tensor] = {}
         results = [self._result(leaf, values, storages) if isinstance(leaf, _Result) else leaf for leaf in self.results]
         return tree_unflatten(results, self.spec)
@@ -261,9 +290,18 @@ class _Plan:
             return result.tensor
         whole = storages.get(result.value)
         if whole is None:
-            buffer = Buffer(values[result.value], result.shape, result.dtype)
-            whole = storages[result.value] = tensor_over(buffer, Layout(result.shape, (), result.shape, None))
+            whole = storages[result.value] = _whole(result, values[result.value])
         return whole if result.view == view_of(whole) else whole.as_strided(*result.view)
+
+
+def _whole(result: _Result, value: jax.Array) -> Tensor:
+    buffer = Buffer(value, result.shape, result.dtype)
+    return tensor_over(buffer, Layout(result.shape, (), result.shape, None))
+
+
+def _over(result: _Result, value: jax.Array) -> Tensor:
+    whole = _whole(result, value)
+    return whole if result.view == view_of(whole) else whole.as_strided(*result.view)
 
 
 def _record(step: Callable[..., Any], args: Any, kwargs: Any, leaves: Sequence[Any]) -> tuple[_Plan, Any]:

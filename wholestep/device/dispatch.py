@@ -137,6 +137,7 @@ def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
         for value, (layout, dtype) in zip(outputs[len(program.writes) :], program.results, strict=True)
     ]
     if EAGER.recording is not None:
+        EAGER.recording.see(read.tensors)
         EAGER.recording.hold([*(read.buffers[array] for array in program.writes), *new])
     results = [tensor_over(buffer, layout) for buffer, (layout, _) in zip(new, program.results, strict=True)]
     return results[0] if program.is_plain else program.returned(read.tensors, results)

@@ -175,6 +175,9 @@ class Recording:
         words = np.stack(self.draws) if self.draws else np.zeros((0, 2), np.uint32)
         return words, (np.asarray(by_kind[0], np.float32), np.asarray(by_kind[1], np.int32)), *self.given
 
+    def see(self, tensors: Sequence[torch.Tensor | None]) -> None:
+        """Hear which tensors an operator is given; a captured step is to know."""
+
     def hold(self, buffers: Sequence[Buffer]) -> None:
         """Hear which buffers hold its values; a captured step is to know."""
 

@@ -1,0 +1,149 @@
+"""A captured step: what it does in calls that run no Python, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wholestep
+from wholestep.errors import GraphError
+
+
+def numbers(*shape: int) -> Tensor:
+    return torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape).to("tpu")
+
+
+def test_state_arguments_and_results() -> None:
+    total, calls = numbers(2, 3), 0
+
+    @wholestep.capture_step
+    def step(x: Tensor, scale: float) -> dict[str, Tensor]:
+        nonlocal calls
+        calls += 1
+        total[0].add_(x * scale)
+        return {"view": total.t()[1], "new": (x + 1)[None].t(), "same": total}
+
+    expected = total.cpu()
+    for call in range(6):
+        x = numbers(3) * (call + 1)
+        result = step(x, 2.0)
+        expected[0] += x.cpu() * 2
+        assert torch.equal(total.cpu(), expected)
+        assert torch.equal(result["new"].cpu(), (x.cpu() + 1)[None].t())
+        assert result["same"] is total or torch.equal(result["same"].cpu(), expected)
+        assert torch.equal(result["view"].cpu(), expected.t()[1])
+    assert calls == 3
+    step(numbers(3), 3.0)
+    assert calls == 4  # other static arguments are another step
+
+
+def test_results_of_earlier_calls_stay() -> None:
+    step = wholestep.capture_step(lambda x: x * 2)
+    results = [step(numbers(2) + i) for i in range(6)]
+    for i, result in enumerate(results):
+        assert torch.equal(result.cpu(), (numbers(2).cpu() + i) * 2)
+
+
+def test_what_others_hold_is_not_donated() -> None:
+    state = numbers(3)
+    held = []
+
+    @wholestep.capture_step
+    def step() -> None:
+        state.add_(1)
+
+    for _ in range(5):
+        held.append(state.clone())
+        step()
+    assert [int(each[0]) for each in held] == [1, 2, 3, 4, 5]
+
+
+def test_gradients_are_replaced() -> None:
+    model = nn.Linear(3, 2).to("tpu")
+
+    @wholestep.capture_step
+    def step(x: Tensor) -> Tensor:
+        model.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    for call in range(5):
+        x = numbers(4, 3) / (call + 1)
+        loss = step(x)
+        gradients = [parameter.grad.cpu() for parameter in model.parameters()]
+        model.zero_grad()
+        expected = model(x).square().sum()
+        expected.backward()
+        assert torch.allclose(loss.cpu(), expected.detach().cpu())
+        for gradient, parameter in zip(gradients, model.parameters(), strict=True):
+            assert torch.allclose(gradient, parameter.grad.cpu(), rtol=1e-5)
+
+
+def test_draws_differ_from_call_to_call_and_repeat_with_the_seed() -> None:
+    step = wholestep.capture_step(lambda x: torch.nn.functional.dropout(x))
+
+    def draws() -> list[Tensor]:
+        torch.tpu.manual_seed(3)
+        return [step(torch.ones(64, device="tpu")).cpu() for _ in range(5)]
+
+    draws()
+    first, second = draws(), draws()
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(first))
+
+
+def test_a_value_is_not_read() -> None:
+    step = wholestep.capture_step(lambda x: x * 2 if x.sum() > 0 else x)
+    step(numbers(3))
+    with pytest.raises(GraphError, match=r"test_captured.py:\d+: a value is read"):
+        step(numbers(3))
+
+
+def test_the_cpu_is_not_written() -> None:
+    model = nn.Linear(3, 2).to("tpu")
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    @wholestep.capture_step
+    def step(x: Tensor) -> None:
+        model(x).sum().backward()
+        optimizer.step()
+
+    step(numbers(4, 3))
+    with pytest.raises(GraphError, match=r"writes into a CPU tensor.*capturable=True"):
+        step(numbers(4, 3))
+
+
+def test_a_number_does_not_change() -> None:
+    rate = 0.1
+
+    @wholestep.capture_step
+    def step(x: Tensor) -> Tensor:
+        return x * rate
+
+    for rate in (0.1, 0.2):  # noqa: B007  the step reads it
+        step(numbers(3))
+    rate = 0.3
+    with pytest.raises(GraphError, match=r"was given 0.2 and then 0.3; .* make it a tensor on the device"):
+        step(numbers(3))
+
+
+def test_data_from_the_cpu_does_not_change() -> None:
+    data = iter(torch.arange(9.0).split(3))
+
+    @wholestep.capture_step
+    def step() -> Tensor:
+        return next(data).to("tpu") * 2
+
+    step()
+    step()
+    with pytest.raises(GraphError, match="pass it as an argument"):
+        step()
+
+
+def test_tensors_from_elsewhere_are_refused() -> None:
+    with pytest.raises(GraphError, match="on cpu: move it to the tpu device first"):
+        wholestep.capture_step(lambda x: x)(torch.ones(2))
