@@ -216,9 +216,19 @@ def _single(
     call = graph.call_function(functional, tuple(given), named)
     returns = functional._schema.returns
     if len(returns) == 1 and isinstance(returns[0].type, torch.TensorType):
+        if operator is not functional:  # whose result may be of another dtype than what is written
+            filled = tree_map(
+                lambda x: fakes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given
+            )
+            if functional(*filled[0], **filled[1]).dtype != outputs[0].dtype:
+                return None
         call.meta["val"] = outputs[0]
         results = [call]
-    elif operator is functional and all(isinstance(each.type, torch.TensorType) for each in returns):
+    elif (
+        operator is functional
+        and len(outputs) == len(returns)  # none is left out, as `output_mask` may ask
+        and all(isinstance(each.type, torch.TensorType) for each in returns)
+    ):
         call.meta["val"] = tuple(outputs)
         results = [graph.call_function(getitem, (call, i)) for i in range(len(returns))]
         for node, value in zip(results, outputs, strict=True):
@@ -241,7 +251,12 @@ def _returning(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
         return operator
     name = operator._schema.name.removeprefix("aten::")
     packet = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
-    return getattr(packet, operator._overloadname, None)
+    functional = getattr(packet, operator._overloadname, None)
+    if functional is None:
+        return None
+    # `pow.Scalar`, a number to the power of a tensor, is not what `pow_.Scalar` is.
+    same = [str(x.type) for x in functional._schema.arguments] == [str(x.type) for x in operator._schema.arguments]
+    return functional if same else None
 
 
 def _is_given(x: Any) -> bool:
