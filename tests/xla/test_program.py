@@ -13,6 +13,7 @@ from support import TOLERANCE, Captured, captured, fields, random_batch, tiny_co
 from torch import Tensor, nn
 from xla.small_program import run_step, start
 
+from wholestep.errors import LoweringError
 from wholestep.graph.optimizer import AdamW
 from wholestep.graph.step import StepGraph, graphs
 from wholestep.parallel import Mesh
@@ -145,7 +146,7 @@ def test_constants_of_the_forward_pass(dtype: torch.dtype) -> None:
 
 
 def test_a_constant_that_does_not_fit_is_an_error() -> None:
-    with pytest.raises(ValueError, match="does not fit int32"):
+    with pytest.raises(LoweringError, match="does not fit int32"):
         run_step(start(Constants(torch.tensor([1, 2, 2**40])), Mesh()))
 
 
