@@ -47,10 +47,10 @@ def perturbed(module: nn.Module) -> nn.Module:
     return module
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")  # in eager PyTorch
 FLOAT32_ONLY = ("LSTM", "LSTMCell", "GRU", "TransformerEncoderLayer")
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")  # in eager PyTorch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", MODULES)
 def test_module(name: str, dtype: torch.dtype) -> None:
