@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from support import TOLERANCE, relative_error
-from torch import Tensor, nn
+from torch import Tensor, library, nn
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
@@ -343,12 +343,12 @@ def test_what_is_recomputed_draws_the_same() -> None:
     torch.testing.assert_close(a.grad, (kept * 6 * slope) @ weight.t())
 
 
-@torch.library.custom_op("test_compile::forward_only", mutates_args=())
+@library.custom_op("test_compile::forward_only", mutates_args=())
 def forward_only(a: Tensor) -> Tensor:
     return a * 2
 
 
-@torch.library.custom_op("test_compile::backward_only", mutates_args=())
+@library.custom_op("test_compile::backward_only", mutates_args=())
 def backward_only(a: Tensor) -> Tensor:
     return a * 2
 

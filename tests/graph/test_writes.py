@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, fx
+from torch import Tensor, fx, library
 from torch._subclasses import FakeTensorMode
 
 from wholestep.errors import GraphError
@@ -180,7 +180,7 @@ def test_new_nodes_come_from_where_the_write_does() -> None:
         assert node.meta["line"].startswith("test_writes.py:") and node.meta["backward"] is False
 
 
-@torch.library.custom_op("wholestep_test::scale_", mutates_args=["x"])
+@library.custom_op("wholestep_test::scale_", mutates_args=["x"])
 def scale_(x: Tensor) -> None:
     x.mul_(2)
 

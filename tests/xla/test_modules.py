@@ -3,7 +3,9 @@ writes into its buffers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +20,8 @@ from torch.utils._pytree import tree_leaves
 from wholestep.graph.trace import trace
 from wholestep.xla.dtypes import carried
 from wholestep.xla.function import GraphFunction
+
+Step: TypeAlias = Callable[..., list[Tensor]]
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "LSTM": (lambda: nn.LSTM(5, 4, num_layers=2, bidirectional=True, batch_first=True), (3, 4, 5)),
@@ -47,34 +51,57 @@ def perturbed(module: nn.Module) -> nn.Module:
     return module
 
 
-FLOAT32_ONLY = ("LSTM", "LSTMCell", "GRU", "TransformerEncoderLayer")
+DRAWS = 5
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")  # in eager PyTorch
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", MODULES)
-def test_module(name: str, dtype: torch.dtype) -> None:
-    if dtype == torch.bfloat16 and name in FLOAT32_ONLY:
-        pytest.skip("in bf16 it differs from eager PyTorch by more than the tolerance: docs/status.md")
-    torch.manual_seed(0)
-    build, shape = MODULES[name]
-    module = perturbed(build()).to(dtype)
-    parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    names = [*parameters, *buffers]
-
-    def step(x: Tensor, *state: Tensor) -> list[Tensor]:
-        given = [each.detach().clone() for each in state]
-        wanted = [each.requires_grad_(True) for each in (x.detach().clone(), *given[: len(parameters)])]
-        outputs = tree_leaves(functional_call(module, dict(zip(names, given, strict=True)), (wanted[0],)))
-        weights = [torch.arange(y.numel()).sin().to(y.dtype).reshape(y.shape) for y in outputs]
-        gradients = torch.autograd.grad(outputs, wanted, weights)
-        return [*(y.detach() for y in outputs), *gradients, *given[len(parameters) :]]
-
-    inputs = [torch.randn(shape, dtype=dtype), *(x.detach() for x in (*parameters.values(), *buffers.values()))]
-    arrays = [jnp.asarray(x.float().numpy(), carried(x.dtype)) for x in inputs]
-    program = GraphFunction(trace(step, inputs))
-    results = program(jax.random.key(0) if program.draws else None, *arrays)
+def test_in_float32(name: str) -> None:
+    [(results, inputs, step)] = draws(name, torch.float32, 1)
     for place, (result, want) in enumerate(zip(results, step(*inputs), strict=True)):
         assert (result.shape, result.dtype) == (tuple(want.shape), carried(want.dtype)), place
-        error = relative_error(np.asarray(result, np.float32), want.float().numpy())
-        assert error <= TOLERANCE[dtype], f"result {place}: {result} is not {want}"
+        assert error(result, want) <= TOLERANCE[torch.float32], f"result {place}: {result} is not {want}"
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("name", MODULES)
+def test_in_bfloat16(name: str) -> None:
+    """Against float64, with what eager PyTorch is off by allowed on top: it rounds elsewhere, and where one rounding
+    turns a ReLU off, neither is near the other. A draw in which that happens is not the median."""
+    ours, eager = [], []
+    for results, inputs, step in draws(name, torch.bfloat16, DRAWS):
+        exact = step(*(x.double() if x.is_floating_point() else x for x in inputs))
+        ours.append([error(result, want) for result, want in zip(results, exact, strict=True)])
+        eager.append([error(result.float(), want) for result, want in zip(step(*inputs), exact, strict=True)])
+    excess = np.median(ours, axis=0) - np.median(eager, axis=0)
+    assert excess.max() <= TOLERANCE[torch.bfloat16], excess
+
+
+def error(result: jax.Array | Tensor, want: Tensor) -> float:
+    return relative_error(np.asarray(result, np.float32), want.float().numpy())
+
+
+def draws(name: str, dtype: torch.dtype, count: int) -> Iterator[tuple[list[jax.Array], list[Tensor], Step]]:
+    """What the program gives for random parameters and inputs, these inputs, and what it was made from: outputs, the
+    gradients of all inputs and parameters, and buffers as they are afterwards."""
+    build, shape = MODULES[name]
+    program: GraphFunction | None = None
+    for seed in range(count):
+        torch.manual_seed(seed)
+        module = perturbed(build()).to(dtype)
+        parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
+        step = partial(_step, module, len(parameters), [*parameters, *buffers])
+        inputs = [torch.randn(shape, dtype=dtype), *(x.detach() for x in (*parameters.values(), *buffers.values()))]
+        program = program or GraphFunction(trace(step, inputs))
+        arrays = [jnp.asarray(x.float().numpy(), carried(x.dtype)) for x in inputs]
+        yield program(jax.random.key(0) if program.draws else None, *arrays), inputs, step
+
+
+def _step(module: nn.Module, parameters: int, names: list[str], x: Tensor, *state: Tensor) -> list[Tensor]:
+    given = [each.detach().clone() for each in state]
+    wanted = [each.requires_grad_(True) for each in (x.detach().clone(), *given[:parameters])]
+    outputs = tree_leaves(functional_call(module, dict(zip(names, given, strict=True)), (wanted[0],)))
+    # Rounded to bf16 in every dtype, so that all have the same ones.
+    weights = [torch.arange(y.numel()).sin().bfloat16().to(y.dtype).reshape(y.shape) for y in outputs]
+    gradients = torch.autograd.grad(outputs, wanted, weights)
+    return [*(y.detach() for y in outputs), *gradients, *given[parameters:]]

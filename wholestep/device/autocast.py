@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
+
 from torch.utils._pytree import tree_leaves, tree_map
 
 _LOWER = (
@@ -23,30 +24,13 @@ _LOWER = (
 
 _FP32 = (
     *("acos", "asin", "binary_cross_entropy_with_logits", "cdist", "cosh", "cosine_embedding_loss", "cumprod"),
-    *(
-        "cosine_similarity",
-        "cumsum",
-        "dist",
-        "erfinv",
-        "exp",
-        "expm1",
-        "group_norm",
-        "hinge_embedding_loss",
-        "huber_loss",
-    ),
-    *("kl_div", "l1_loss", "layer_norm", "log", "log10", "log1p", "log2", "log_softmax.int", "logsumexp"),
-    *(
-        "margin_ranking_loss",
-        "mse_loss",
-        "multi_margin_loss",
-        "multilabel_margin_loss",
-        "native_layer_norm",
-        "nll_loss",
-    ),
-    *("nll_loss2d", "norm.Scalar", "norm.ScalarOpt_dim", "pdist", "poisson_nll_loss", "pow.Scalar"),
-    *("pow.Tensor_Scalar", "pow.Tensor_Tensor", "prod", "prod.dim_int", "reciprocal", "renorm", "rms_norm", "rsqrt"),
-    *("sinh", "smooth_l1_loss", "soft_margin_loss", "softmax.int", "softplus", "sum", "sum.dim_IntList"),
-    *("tan", "triplet_margin_loss"),
+    *("cosine_similarity", "cumsum", "dist", "erfinv", "exp", "expm1", "group_norm", "hinge_embedding_loss"),
+    *("huber_loss", "kl_div", "l1_loss", "layer_norm", "log", "log10", "log1p", "log2", "log_softmax.int"),
+    *("logsumexp", "margin_ranking_loss", "mse_loss", "multi_margin_loss", "multilabel_margin_loss"),
+    *("native_layer_norm", "nll_loss", "nll_loss2d", "norm.Scalar", "norm.ScalarOpt_dim", "pdist", "poisson_nll_loss"),
+    *("pow.Scalar", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "prod", "prod.dim_int", "reciprocal", "renorm"),
+    *("rms_norm", "rsqrt", "sinh", "smooth_l1_loss", "soft_margin_loss", "softmax.int", "softplus", "sum"),
+    *("sum.dim_IntList", "tan", "triplet_margin_loss"),
 )
 
 _WIDEST = (
@@ -58,7 +42,7 @@ _KEY = torch._C.DispatchKey.AutocastPrivateUse1
 _EXCLUDED = torch._C.DispatchKeySet(_KEY)
 
 
-def register_autocast(operators: torch.library.Library) -> None:
+def register_autocast(operators: library.Library) -> None:
     """Register these kernels, and PyTorch's default dtype: bfloat16."""
     for names, dtype in ((_LOWER, lower_dtype), (_FP32, lambda _: torch.float32), (_WIDEST, widest_dtype)):
         for name in names:

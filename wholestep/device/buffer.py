@@ -131,14 +131,6 @@ def buffer_of(tensor: Tensor) -> Buffer:
     return buffer
 
 
-def array_of(tensor: Tensor) -> jax.Array:
-    """The tensor's elements as an array of its sizes, `[*tensor.shape]`; without a copy where it is a whole storage."""
-    tensor = tensor.detach()
-    if not (tensor.is_contiguous() and math.prod(buffer_of(tensor).shape) == tensor.numel()):
-        tensor = tensor.clone(memory_format=torch.contiguous_format)
-    return buffer_of(tensor).array.reshape(tuple(tensor.shape))
-
-
 def over_array(array: jax.Array, dtype: torch.dtype) -> Tensor:
     """A tensor of these elements, which nobody else may donate."""
     layout = Layout(array.shape, contiguous(array.shape), array.shape, None)

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from wholestep.device.buffer import Buffer, Layout, buffer_of, tensor_over, view_of
+from wholestep.device.buffer import Buffer, buffer_of, over_array, view_of
 from wholestep.device.eager import EAGER, Pending, Recording, user_line
 from wholestep.device.random import GENERATOR
 from wholestep.device.strides import View
@@ -82,7 +82,6 @@ class _Result:
 
     value: int | None
     dtype: torch.dtype
-    shape: tuple[int, ...]
     view: View
     tensor: Tensor | None
 
@@ -273,7 +272,7 @@ class _Plan:
             assert gradient.value is not None
             holder = self._kept[gradient.value]()
             if holder is None or leaf.grad is None or buffer_of(leaf.grad) is not holder:
-                leaf.grad = _over(gradient, values[gradient.value])
+                leaf.grad = _seen(over_array(values[gradient.value], gradient.dtype), gradient.view)
                 self._kept[gradient.value] = weakref.ref(buffer_of(leaf.grad))
 
     def replay(self, leaves: Sequence[Any]) -> Any:
@@ -290,18 +289,12 @@ class _Plan:
             return result.tensor
         whole = storages.get(result.value)
         if whole is None:
-            whole = storages[result.value] = _whole(result, values[result.value])
-        return whole if result.view == view_of(whole) else whole.as_strided(*result.view)
+            whole = storages[result.value] = over_array(values[result.value], result.dtype)
+        return _seen(whole, result.view)
 
 
-def _whole(result: _Result, value: jax.Array) -> Tensor:
-    buffer = Buffer(value, result.shape, result.dtype)
-    return tensor_over(buffer, Layout(result.shape, (), result.shape, None))
-
-
-def _over(result: _Result, value: jax.Array) -> Tensor:
-    whole = _whole(result, value)
-    return whole if result.view == view_of(whole) else whole.as_strided(*result.view)
+def _seen(whole: Tensor, view: View) -> Tensor:
+    return whole if view == view_of(whole) else whole.as_strided(*view)
 
 
 def _record(step: Callable[..., Any], args: Any, kwargs: Any, leaves: Sequence[Any]) -> tuple[_Plan, Any]:
@@ -320,7 +313,7 @@ def _described(tensor: Tensor, recording: _CapturedRecording) -> _Result:
     sources = {id(source) for source in recording.sources}
     is_new = _of(buffer, recording) and id(buffer) not in sources
     value = buffer.value.place if is_new else None
-    return _Result(value, tensor.dtype, buffer.shape, view_of(tensor), None if is_new else tensor.detach())
+    return _Result(value, tensor.dtype, view_of(tensor), None if is_new else tensor.detach())
 
 
 def _of(buffer: Buffer, recording: Recording) -> bool:

@@ -22,7 +22,8 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
 from torch.utils.checkpoint import CheckpointPolicy
 
-from wholestep.device.buffer import array_of, over_array
+from wholestep.device import exchange
+from wholestep.device.buffer import over_array
 from wholestep.device.graph_breaks import report_graph_breaks
 from wholestep.device.random import GENERATOR
 from wholestep.device.transfer import draw_key, from_jax, to_jax
@@ -114,9 +115,7 @@ class Compiled:
 
 
 def _array(tensor: Tensor, name: str) -> jax.Array:
-    if tensor.device.type != "tpu":
-        return to_jax(tensor, name)
-    return array_of(tensor)
+    return exchange.to_jax(tensor) if tensor.device.type == "tpu" else to_jax(tensor, name)
 
 
 def _results(module: fx.GraphModule) -> list[Any]:

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import torch
 from torch import Tensor
 
-from wholestep.device.buffer import Buffer, Layout, buffer_of, tensor_over, view_of
+from wholestep.device.buffer import buffer_of, over_array, view_of
 from wholestep.device.dispatch import resolved
-from wholestep.device.strides import contiguous, take
+from wholestep.device.strides import take
 from wholestep.errors import WholestepError
 from wholestep.xla.dtypes import carried
 
@@ -49,4 +49,4 @@ def from_jax(array: jax.Array) -> Tensor:
     if dtype is None:
         raise WholestepError(f"wholestep.from_jax: PyTorch tensors of the device have no dtype {array.dtype}")
     here = jax.device_put(array, jax.devices()[0])
-    return tensor_over(Buffer(here, array.shape, dtype), Layout.of(array.shape, contiguous(array.shape)))
+    return over_array(here, dtype)

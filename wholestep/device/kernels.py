@@ -76,11 +76,6 @@ def view(tensor: Tensor, *args: Any) -> Tensor:
     return aten.view.default.redispatch(_CPU, tensor, *args)
 
 
-def strided_view(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
-    """`Tensor.as_strided`."""
-    return as_strided(tensor, size, stride, offset)
-
-
 def as_strided_(tensor: Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None = None) -> Tensor:
     """`Tensor.as_strided_`, and what makes of it `t_`, `squeeze_` and the like."""
     storage = sized(tensor).untyped_storage()
@@ -144,7 +139,13 @@ def set_nothing(tensor: Tensor) -> Tensor:
 
 
 def resize_(tensor: Tensor, size: Sequence[int], memory_format: torch.memory_format | None = None) -> Tensor:
-    """`Tensor.resize_`."""
+    """`Tensor.resize_`.
+
+    Raises:
+        WholestepError: to a memory format other than the dense one.
+    """
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        raise WholestepError(f"resize_ of a tpu tensor to {memory_format} is not supported")
     return resize(tensor, size)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 _KERNELS = {
     "empty.memory_format": "empty_memory_format",
     "empty_strided": "empty_strided",
-    "as_strided": "strided_view",
+    "as_strided": "as_strided",
     "as_strided_": "as_strided_",
     "view": "view",
     "_reshape_alias": "reshape_alias",
@@ -89,6 +89,7 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
 def register() -> None:
     """Make `torch.device("tpu")` this device, unless another package has made one."""
     import torch
+    from torch import library
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from wholestep.device.autocast import register_autocast
@@ -101,10 +102,10 @@ def register() -> None:
         )
         return
     _setup_privateuseone_for_python_backend("tpu", TpuModule("tpu"))
-    fallback = torch.library.Library("_", "IMPL")
+    fallback = library.Library("_", "IMPL")
     fallback.fallback(_fallback, "PrivateUse1")
-    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    operators = torch.library.Library("aten", "IMPL")
+    fallback.fallback(library.fallthrough_kernel, "AutocastPrivateUse1")
+    operators = library.Library("aten", "IMPL")
     for name, function in _KERNELS.items():
         operators.impl(name, _Kernel(function), "PrivateUse1")
     # PyTorch would have these write into an output that it makes first.
@@ -116,8 +117,8 @@ def register() -> None:
     # Arrays are copied to the device from any memory of the host.
     operators.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
     for key in ("Conjugate", "Negative"):  # which would copy the target first: the schema does not say it is written
-        operators.impl("_copy_from", torch.library.fallthrough_kernel, key)
-    collectives = torch.library.Library("c10d", "IMPL")
+        operators.impl("_copy_from", library.fallthrough_kernel, key)
+    collectives = library.Library("c10d", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that these take the place of other kernels
         for name in torch._C._dispatch_get_registrations_for_dispatch_key("PrivateUse1"):

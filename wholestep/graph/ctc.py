@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 aten = torch.ops.aten
 
 
-@torch.library.custom_op("wholestep::ctc_loss", mutates_args=())
+@library.custom_op("wholestep::ctc_loss", mutates_args=())
 def ctc_loss(
     log_probs: Tensor, targets: Tensor, input_lengths: Tensor, target_lengths: Tensor, blank: int, zero_infinity: bool
 ) -> Tensor:
@@ -27,7 +27,7 @@ def _(
     return log_probs.new_empty(log_probs.shape[1])
 
 
-@torch.library.custom_op("wholestep::ctc_loss_backward", mutates_args=())
+@library.custom_op("wholestep::ctc_loss_backward", mutates_args=())
 def ctc_loss_backward(
     grad: Tensor,
     log_probs: Tensor,
