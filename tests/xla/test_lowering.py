@@ -1,4 +1,4 @@
-"""Every lowering against PyTorch: value, shape, dtype. The samples are rows in `lowering_samples.py`."""
+"""Every lowering against PyTorch: value, shape, dtype. The samples are rows in `samples/`."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_every_operator_has_a_sample() -> None:
     elsewhere = {operator.getitem, loop, call, fence, GROUP, to_host, to_device, *random}
     others = {target for target in LOWERINGS if getattr(target, "namespace", "aten") != "aten"}
     missing = set(LOWERINGS) - {sample.target for sample in SAMPLES} - elsewhere - others
-    assert not missing, f"add a row to lowering_samples.py for {sorted(map(str, missing))}"
+    assert not missing, f"add a row to tests/xla/samples for {sorted(map(str, missing))}"
 
 
 def operand(dtype: torch.dtype, form: str) -> Any:

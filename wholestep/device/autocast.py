@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, library
-
 from torch.utils._pytree import tree_leaves, tree_map
 
 _LOWER = (
