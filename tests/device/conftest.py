@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import wholestep.device.compile  # noqa: F401  registers the backend
-
 
 @pytest.fixture(params=["immediate", "deferred"])
 def eager_mode(request: pytest.FixtureRequest) -> Iterator[str]:

@@ -14,7 +14,6 @@ import jax
 import torch
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.backends.registry import register_backend
 from torch._dynamo.exc import ShortenTraceback
 from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import make_boxed_func
@@ -48,9 +47,9 @@ class CompileError(LoweringError, ShortenTraceback):
         ShortenTraceback.__init__(self, message, first_useful_frame=frame)
 
 
-@register_backend
 def wholestep(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """What `torch.compile(..., backend="wholestep")` calls for each graph that it records.
+    """What `torch.compile(..., backend="wholestep")`, which finds it as an entry point, calls for each graph that it
+    records.
 
     Shapes are static: another shape is another program, also where PyTorch proposes a symbolic size.
 
