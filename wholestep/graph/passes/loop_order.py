@@ -1,0 +1,80 @@
+"""Let what the backward pass computes before a loop end before the loop.
+
+A gradient of what comes after the layers, that of the head, needs the gradient of the logits, the largest array of most
+steps. Nothing but the optimizer waits for it, so that XLA computes it after the loop over the layers, beside which the
+gradient of the logits lives on; or computes that a second time. What is left of it here, reduced over the mesh, is
+small.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+
+import torch
+from torch import fx
+
+from wholestep.graph.call import fence
+from wholestep.graph.scan import loop
+from wholestep.graph.step import StepGraph, copy_graph, graphs
+
+
+def finish_before_loops(step: StepGraph) -> StepGraph:
+    """Each loop of the backward pass is fenced off from what stands before it there and is not for it."""
+    module = copy_graph(step.module)
+    for graph_module in graphs(module):
+        for node in graph_module.graph.find_nodes(op="call_function", target=loop):
+            if _is_backward(node):
+                _finish_before(node)
+        graph_module.recompile()
+    return dataclasses.replace(step, module=module)
+
+
+def _is_backward(node: fx.Node) -> bool:
+    return bool(node.meta.get("backward"))
+
+
+def _finish_before(backward_loop: fx.Node) -> None:
+    graph = backward_loop.graph
+    carried = backward_loop.args[1]
+    before: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node is backward_loop:
+            break
+        before.add(node)
+    apart = before - _needed_by(backward_loop)
+    others = [
+        node
+        for node in graph.nodes
+        if node in apart and _is_backward(node) and _is_tensor(node) and not before & node.users.keys()
+        # Of what is fenced off with it already, the loop needs the fence.
+        if not (node.target is operator.getitem and node.args[0] not in apart)
+    ]
+    if not others:
+        return
+    fenced = [carried[0], *others]
+    with graph.inserting_before(backward_loop):
+        together = graph.call_function(fence, (fenced,))
+        together.meta = {"val": tuple(node.meta["val"] for node in fenced), "module": "", "backward": True}
+        for i, node in enumerate(fenced):
+            result = graph.call_function(operator.getitem, (together, i))
+            result.meta = dict(node.meta)
+            if i:
+                node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not together)
+            else:
+                backward_loop.replace_input_with(node, result)
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _needed_by(node: fx.Node) -> set[fx.Node]:
+    needed: set[fx.Node] = set()
+    rest = [node]
+    while rest:
+        for each in rest.pop().all_input_nodes:
+            if each not in needed:
+                needed.add(each)
+                rest.append(each)
+    return needed
