@@ -77,7 +77,7 @@ class KeepGradients(AdamW):
     """An optimizer that changes nothing and stores each gradient, to look at it."""
 
     clip_norm: float | None = None
-    slots = ("grad",)
+    slots = {"grad": torch.float32}  # noqa: RUF012
 
     def update_slots(self, grad, slots) -> list[Tensor]:
         return [grad]

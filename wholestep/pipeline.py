@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 import wholestep.kernels  # noqa: F401  so that kernels can be named in recipes and overrides
-from wholestep.config.node import Node
+from wholestep.config.node import Dtype, Node
 from wholestep.config.override import flatten
 from wholestep.data import Text
 from wholestep.errors import ConfigError, nearest
@@ -44,12 +44,10 @@ from wholestep.xla.program import Program
 from wholestep.xla.rates import rates_of
 from wholestep.xla.split_program import SplitProgram
 
-Dtype = Literal["float32", "bfloat16"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Precision(Node):
-    """Dtypes of what travels; parameters and optimizer state are fp32.
+    """Dtypes of what travels; parameters are fp32, and so is the optimizer's state unless it says otherwise.
 
     Attributes:
         gather: weights are gathered in this, and so the model computes in it.

@@ -53,7 +53,7 @@ def test_slots_are_what_torch_keeps() -> None:
     parameter.grad = torch.ones(2)
     adamw = torch.optim.AdamW([parameter])
     adamw.step()
-    assert set(AdamW.slots) == set(adamw.state[parameter]) - {"step"}
+    assert set(AdamW().slots) == set(adamw.state[parameter]) - {"step"}
 
 
 def test_an_update_changes_nothing_in_place() -> None:

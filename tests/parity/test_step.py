@@ -83,6 +83,33 @@ def test_ten_steps_of_adamw(mesh: Mesh, microbatches: int, tied: bool) -> None:
             assert error < TOLERANCE[torch.float32], f"{prefix} of {name} is off by {error:.1e}"
 
 
+@pytest.mark.parametrize("mesh", [Mesh(), Mesh(fsdp=8)], ids=str)
+def test_a_first_moment_in_bf16(mesh: Mesh) -> None:
+    """A step computes in fp32 from what is stored, and stores the moment rounded."""
+    optimizer = AdamW(lr=1e-2, clip_norm=None, exp_avg_dtype="bfloat16")
+    run = captured(on_meta(tied=False), optimizer, fields(mesh.size, LENGTH), mesh)
+    reference = tiny_config().build()
+    load(reference, run.state)
+    adamw = torch.optim.AdamW(
+        reference.parameters(), lr=1e-2, betas=optimizer.betas, eps=optimizer.eps, weight_decay=optimizer.weight_decay
+    )
+    state = run.state
+    for step in (1, 2, 3):
+        batch = random_batch(mesh.size, LENGTH, 53, seed=step)
+        adamw.zero_grad()
+        eager_loss(reference, batch).backward()
+        adamw.step()
+        state, _ = run.program(state, run.program.place_batch(batch), {"learning_rate": 1e-2, "step": step})
+        assert {str(a.dtype) for n, a in state.items() if n.startswith("exp_avg/")} == {"bfloat16"}
+        moments = unpadded(state, "exp_avg", reference)
+        for name, value in unpadded(state, "parameter", reference).items():
+            parameter = reference.get_parameter(name)
+            assert relative_error(value, parameter.detach().numpy()) < TOLERANCE[torch.float32], name
+            moment, rounded = adamw.state[parameter]["exp_avg"], torch.from_numpy(moments[name].astype(np.float32))
+            torch.testing.assert_close(rounded, moment, rtol=2**-8, atol=1e-7)
+            moment.copy_(rounded)
+
+
 @pytest.mark.parametrize("mesh", [Mesh(fsdp=8), Mesh(replicate=2, fsdp=4)], ids=str)
 def test_bf16_gather_and_fp32_reduce(mesh: Mesh) -> None:
     policy = Policy(gather_dtype=torch.bfloat16, reduce_dtype=torch.float32)

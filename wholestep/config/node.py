@@ -7,7 +7,10 @@ tree says is what runs: replacing the node at `model.layers.*.attention.inner` i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
+
+Dtype = Literal["float32", "bfloat16"]
+"""As configs name dtypes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -98,8 +98,8 @@ def _train_step(
     groups = _by_layer(trained, module if layers else None)
     memory: Literal["device", "host"] = "host" if slots_on_host else "device"
     slots = [
-        dataclasses.replace(parameters[name], name=f"{slot}/{name}", kind="optimizer", memory=memory)
-        for slot in optimizer.slots
+        dataclasses.replace(parameters[name], name=f"{slot}/{name}", kind="optimizer", memory=memory, dtype=dtype)
+        for slot, dtype in optimizer.slots.items()
         for name in trained
     ]
     fields = batch_values(batch, mesh, microbatches)
@@ -145,10 +145,12 @@ def _train_step(
         parameter, grad, *before = own
         if slots_on_host:
             before = [to_device(slot) for slot in before]
+        before = [slot.float() for slot in before]
         after = optimizer.update_slots(grad * factor, before)
         after = [torch.where(finite, new, old) for new, old in zip(after, before, strict=True)]
         updated = torch.where(finite, optimizer.update_parameter(parameter, after, lr, step), parameter)
-        return [updated, *(map(to_host, after) if slots_on_host else after)]
+        stored = [slot.to(dtype) for slot, dtype in zip(after, optimizer.slots.values(), strict=True)]
+        return [updated, *(map(to_host, stored) if slots_on_host else stored)]
 
     def step(
         shards: dict[str, Tensor],

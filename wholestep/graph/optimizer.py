@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from wholestep.config.node import Node
+from wholestep.config.node import Dtype, Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,7 @@ class AdamW(Node):
         eps: added to the root of the second moment.
         weight_decay: decoupled; the weight shrinks by `lr * weight_decay` a step.
         clip_norm: gradients are scaled down to this global norm; None leaves them.
+        exp_avg_dtype: what the first moment is stored in between steps; bfloat16 saves 2 bytes a parameter.
     """
 
     lr: float = 3e-4
@@ -29,16 +30,19 @@ class AdamW(Node):
     eps: float = 1e-8
     weight_decay: float = 0.1
     clip_norm: float | None = 1.0
+    exp_avg_dtype: Dtype = "float32"
 
-    slots = ("exp_avg", "exp_avg_sq")
-    """What is stored for each parameter, of its own shape and dtype, zero at the start."""
+    @property
+    def slots(self) -> dict[str, torch.dtype]:
+        """What is stored for each parameter, of its own shape and this dtype, zero at the start."""
+        return {"exp_avg": getattr(torch, self.exp_avg_dtype), "exp_avg_sq": torch.float32}
 
     def update_slots(self, grad: Tensor, slots: Sequence[Tensor]) -> list[Tensor]:
         """The slots of one parameter (or of one shard of it: all of this is element-wise) after a gradient.
 
         Args:
             grad: of the parameter's shape and dtype.
-            slots: in the order of `self.slots`.
+            slots: in the order of `self.slots`, fp32 whatever they are stored in, as are those returned.
         """
         beta1, beta2 = self.betas
         exp_avg, exp_avg_sq = slots

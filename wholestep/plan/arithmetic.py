@@ -74,13 +74,13 @@ def least_bytes(recipe: Recipe) -> int:
     - the start of the layers' backward loop: what they keep, and a gradient for every shard of theirs;
     - the gradient of the embedding, whole; layers keep nothing any more, and have all their gradients.
 
-    The state is 12 bytes a parameter (itself and two slots of AdamW in fp32), 4 where the slots are on the host, all of
-    it in shards. Where there are microbatches, shards of all gradients to add up in are there at any moment. Weights
+    The state is 4 bytes a parameter and those of the optimizer's slots (8 for AdamW in fp32), unless these are on the
+    host, all of it in shards. Where there are microbatches, shards of all gradients to add up in are there at any moment. Weights
     that need no gathering are not counted a second time. What is not state, the compiler may put into the core's fast
     memory, as much as that holds.
     """
     model, mesh = recipe.model, recipe.mesh
-    slots = 2 if recipe.optimizer_state == "device" else 0
+    shards_of_slots = _slot_bytes(recipe) if recipe.optimizer_state == "device" else 0.0
     shard_bytes = model.num_parameters() * STATE_DTYPE_BYTES / mesh.fsdp
     sums = shard_bytes if recipe.microbatches > 1 else 0.0
     in_layers = sum(layer.num_parameters(model.dim) for layer in model.layers)
@@ -100,7 +100,7 @@ def least_bytes(recipe: Recipe) -> int:
         kept + shards,
         shards + sharded * embedding * reduce,
     )
-    return round(shard_bytes * (1 + slots) + max(0.0, sums + max(moments) - _VMEM_BYTES))
+    return round(shard_bytes + shards_of_slots + max(0.0, sums + max(moments) - _VMEM_BYTES))
 
 
 def least_seconds(job: Job, recipe: Recipe) -> float:
@@ -161,8 +161,14 @@ def _host(recipe: Recipe, chip: Chip) -> float:
         elements = sum(_offloaded(recipe, layer) for layer in recipe.model.layers)
         moved += _tokens(recipe) * elements * DTYPE_BYTES[recipe.precision.gather]
     if recipe.optimizer_state == "host":
-        moved += recipe.model.num_parameters() * 2 * STATE_DTYPE_BYTES / recipe.mesh.fsdp
+        moved += _slot_bytes(recipe)
     return moved / (HOST_BYTES_PER_SECOND / chip.devices * HOST_LINK["best"])
+
+
+def _slot_bytes(recipe: Recipe) -> float:
+    """Of a device's shards of the optimizer's slots."""
+    each = sum(dtype.itemsize for dtype in recipe.optimizer.slots.values())
+    return recipe.model.num_parameters() * each / recipe.mesh.fsdp
 
 
 def _kept(recipe: Recipe, layer: DecoderLayer.Config) -> int:

@@ -8,19 +8,26 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from graph.small_step import Stack, capture, text_of
-from torch import Tensor, fx
+from graph.small_step import WIDTH, Stack, batch_fields, capture, text_of, weighted_squares
+from torch import Tensor, fx, nn
 from torch._subclasses import FakeTensorMode
 
 from wholestep.graph import capture as capture_module
 from wholestep.graph.call import fence
+from wholestep.graph.capture import capture_train_step
+from wholestep.graph.objective import Layers
+from wholestep.graph.optimizer import AdamW
+from wholestep.graph.partition import Keep
 from wholestep.graph.passes import EXACT, Pass, run_passes
 from wholestep.graph.passes.dead_nodes import remove_dead_nodes
 from wholestep.graph.passes.identities import remove_identities
+from wholestep.graph.passes.loop_order import finish_before_loops
 from wholestep.graph.passes.plain_products import fence_products
+from wholestep.graph.policies import save_all
+from wholestep.graph.scan import loop
 from wholestep.graph.step import StepGraph, graphs
 from wholestep.graph.trace import trace
-from wholestep.parallel import Mesh, Policy, simulated_device_mesh
+from wholestep.parallel import Mesh, Policy, simple_fsdp, simulated_device_mesh
 
 aten = torch.ops.aten
 
@@ -178,3 +185,44 @@ def test_products_that_are_split_into_heads_are_fenced(function, fenced: bool) -
     assert operators(fence_products(after)) == operators(after)
     for result, want in zip(after.module(*inputs), step.module(*inputs), strict=True):
         assert torch.equal(result, want)
+
+
+def looped_step() -> StepGraph:
+    """Rows through three layers that are a loop, and a last one; no pass has touched it."""
+
+    class Looped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3))
+            self.last = nn.Linear(WIDTH, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = layer(x)
+            return self.last(x)
+
+    with pytest.MonkeyPatch.context() as patch, simulated_device_mesh(Mesh()) as mesh:
+        patch.setattr(capture_module, "run_passes", lambda step: step)
+        module = Looped()
+        simple_fsdp(module, mesh)
+        return capture_train_step(
+            module, weighted_squares, AdamW(), batch_fields(8), mesh, layers=Layers(Keep(save_all), looped=True)
+        )
+
+
+def test_what_comes_before_a_backward_loop_ends_before_it() -> None:
+    step = looped_step()
+    after = finish_before_loops(step)
+    forward, backward = after.module.graph.find_nodes(op="call_function", target=loop)
+    (together,) = {node for node in nodes(after) if node.target is fence}
+    assert backward.args[1][0].args == (together, 0)
+    assert together not in forward.all_input_nodes
+    # The gradients of the last layer's weight and bias, and that of what enters it.
+    assert sorted(tuple(value.shape) for value in together.meta["val"]) == [(3,), (3, WIDTH), (8, WIDTH)]
+    order = list(after.module.graph.nodes)
+    for gradient in together.args[0]:
+        assert list(gradient.users) == [together] and order.index(gradient) < order.index(backward)
+    assert text_of(finish_before_loops(after)) == text_of(after)
+    with simulated_device_mesh(Mesh()):
+        for value, result, want in zip(step.outputs, results(after), results(step), strict=True):
+            assert torch.equal(result, want), value.name
