@@ -49,7 +49,7 @@ class Buffer:
         """The elements, now: what was recorded runs; what was never written is zero."""
         if self.value is None:
             self.value = jax.numpy.zeros(self.shape, carried(self.dtype))
-        elif not isinstance(self.value, jax.Array):
+        elif not isinstance(self.value, jax.Array):  # it is a `Pending` of `eager.py`
             if self.value.array is None:
                 self.value.recording.flush("a value is read")
             self.value = self.value.array

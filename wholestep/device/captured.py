@@ -246,8 +246,9 @@ class _Plan:
 
     def _run(self, arrays: list[jax.Array]) -> list[jax.Array]:
         counters = EAGER.counters
-        counters.programs += 1
+        counters.recordings += 1
         counters.operators += len(self.recording.entries)
+        counters.fused += len(self.recording.entries)
         donated, kept = [], []
         for place, is_donated in enumerate(self._donated):
             if not is_donated:

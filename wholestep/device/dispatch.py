@@ -1,6 +1,6 @@
 """What PyTorch calls for an operator on `tpu` tensors.
 
-One function serves all operators that compute: it finds the program for what it is given, and runs or records it. What
+One class serves all operators that compute: it finds the program for what it is given, and runs or records it. What
 only rearranges sizes is PyTorch's own kernel; what moves bytes between devices is in `kernels.py`.
 """
 
@@ -24,25 +24,119 @@ from wholestep.errors import DataDependentError
 
 aten = torch.ops.aten
 
-_PROGRAMS: dict[Any, OperatorProgram | None] = {}
-"""By operator, operands and static arguments; None where only the values tell the result's shape."""
-
 _TAKES_CPU_INDICES = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
 
+_NUMBERS = {float: torch.float64, int: torch.int64, bool: torch.bool}
+_TENSORS = {Tensor, torch.nn.Parameter}
+_new_tensor = torch._C._acc.create_empty_tensor
+_COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
 
-class _Call:
-    """An operator's arguments, read: its tensors by storage, its numbers, and a key of all that is static."""
+
+class Operation:
+    """An operator, called on the device.
+
+    Each operator has the programs of its own, by what is static of its arguments: a tensor's dtype and where it lies in
+    its storage, and whatever is neither a tensor nor a number that programs take as an input. Tensors that are all of
+    their storage, in order, as most are, are told by their dtype and shape alone.
+
+    Raises:
+        LoweringError: when called, that it has no lowering to XLA.
+    """
+
+    __slots__ = ("_numbers", "_programs", "_programs_of_whole", "operator")
 
     def __init__(self, operator: torch._ops.OpOverload) -> None:
         self.operator = operator
+        self._numbers = _number_arguments(operator)
+        # None where only the values tell the result's shape.
+        self._programs: dict[Any, OperatorProgram | None] = {}
+        self._programs_of_whole: dict[Any, OperatorProgram] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # This is what an operator costs, and so nothing is called here that can be written out.
+        whole = None
+        key: list[Any] = [torch.get_default_dtype()]
+        tensors: list[Tensor | None] = []
+        buffers: list[Buffer] = []
+        arrays: list[Any] = []
+        numbers: list[Number] = []
+        for place, argument in enumerate(args):
+            kind = type(argument)
+            if kind in _TENSORS:
+                try:
+                    buffer = argument.untyped_storage().buffer
+                except (AttributeError, NotImplementedError):
+                    break
+                dtype, shape, value = buffer.dtype, buffer.shape, buffer.value
+                if (
+                    argument.shape != shape
+                    or argument.dtype is not dtype
+                    or value is None
+                    or dtype in _COMPLEX
+                    or not argument.is_contiguous()
+                ):
+                    break
+                if buffer in buffers:
+                    key.append(buffers.index(buffer))
+                else:
+                    key += (shape, dtype)
+                    buffers.append(buffer)
+                    arrays.append(value)
+                tensors.append(argument)
+            elif kind in _NUMBERS and place in self._numbers:
+                key.append(kind)
+                numbers.append((_NUMBERS[kind], argument))
+                tensors.append(None)
+            elif argument is None or kind is int:
+                key.append(argument)
+            else:
+                break
+        else:
+            if not kwargs:
+                whole = tuple(key)
+                program = self._programs_of_whole.get(whole)
+                if program is not None:
+                    outputs = EAGER.execute(program, numbers, buffers, arrays)
+                    if program.single is None or EAGER.captures:
+                        return _returned(program, outputs, tensors, buffers)
+                    size, dtype = program.single
+                    result = _new_tensor(size, dtype)
+                    result.untyped_storage().buffer = Buffer(outputs[0], size, dtype)
+                    return result
+        read = _Read(self.operator, self._numbers, args, kwargs)
+        if read.key not in self._programs:
+            self._programs[read.key] = _trace(read, args, kwargs)
+        program = self._programs[read.key]
+        if program is None:
+            return on_host(self.operator, *args, **kwargs)
+        if program.resizes:
+            for place, size in program.resizes:
+                aten.resize_.default(read.tensors[place], size)
+            return self(*args, **kwargs)
+        if whole is not None:
+            self._programs_of_whole[whole] = program
+        outputs = EAGER.execute(program, read.numbers, read.buffers, [buffer.value for buffer in read.buffers])
+        return _returned(program, outputs, read.tensors, read.buffers)
+
+
+class _Read:
+    """An operator's arguments: its tensors by storage, its numbers, and a key of what is static of them."""
+
+    def __init__(
+        self, operator: torch._ops.OpOverload, numbers: frozenset[int | str], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> None:
+        self.operator = operator
         self.tensors: list[Tensor | None] = []
         self.buffers: list[Buffer] = []
-        self.operands: list[tuple[Any, ...]] = []
+        self.operands: list[tuple[Any, ...]] = []  # the fields of `Operand`
         self.numbers: list[Number] = []
         self.replaced: dict[int | str, int] = {}  # arguments that are numbers -> their operands
-        self._arrays: dict[int, int] = {}
+        self._places: dict[Buffer, int] = {}
+        given = (*enumerate(args), *kwargs.items())
+        parts = [(name, self._number(name, x) if name in numbers else self._part(x)) for name, x in given]
+        self.key = tuple(parts), torch.get_default_dtype()
 
-    def key(self, argument: Any) -> Any:
+    def _part(self, argument: Any) -> Any:
         """What stands for an argument in the key."""
         kind = type(argument)
         if kind is int or argument is None:
@@ -50,49 +144,45 @@ class _Call:
         if isinstance(argument, Tensor):
             return self._tensor(argument)
         if isinstance(argument, (list, tuple)):
-            return tuple([self.key(each) for each in argument])
+            return tuple([self._part(each) for each in argument])
         if kind is float or kind is complex:
             return kind, repr(argument)  # 1.0 is 1 for a dictionary, and no NaN is another
         return kind, argument
 
-    def number(self, place: int | str, argument: Any) -> Any:
+    def _number(self, place: int | str, argument: Any) -> Any:
         """What stands in the key for an argument that is an input of the program, if it is a number."""
-        kind = type(argument)
-        if kind is not float and kind is not int and kind is not bool:
-            return self.key(argument)
-        dtype = _NUMBERS[kind]
+        dtype = _NUMBERS.get(type(argument))
+        if dtype is None:
+            return self._part(argument)
         self.replaced[place] = len(self.operands)
         self.numbers.append((dtype, argument))
-        self.operands.append((-1, dtype, _NOWHERE, (), True))
+        operand = (-1, dtype, (), (), 0, (), True)
+        self.operands.append(operand)
         self.tensors.append(None)
-        return "number", dtype
+        return operand
 
     def _tensor(self, tensor: Tensor) -> Any:
-        if tensor.device.type != "tpu":
-            if tensor.dim() == 0 and tensor.device.type == "cpu":
-                value = tensor.item()
-                self.numbers.append((tensor.dtype, value))
-                operand: tuple[Any, ...] = (-2, tensor.dtype, _NOWHERE, (), True)
-                self.operands.append(operand)
-                self.tensors.append(tensor)
-                return operand
-            if self.operator not in _TAKES_CPU_INDICES or tensor.device.type != "cpu":
-                raise RuntimeError(
-                    f"{self.operator}: expected all tensors to be on the same device, but found one on "
-                    f"{tensor.device} and one on tpu; `.to(device)` moves it"
-                )
-            tensor = tensor.to("tpu")
-        if tensor.dtype.is_complex:
+        dtype = tensor.dtype
+        if dtype in _COMPLEX and tensor.device.type == "tpu":
             tensor = resolved(tensor)
-        buffer = buffer_of(tensor)
-        place = self._arrays.get(id(buffer))
-        if place is None:
-            place = self._arrays[id(buffer)] = len(self.buffers)
+        try:
+            buffer = tensor.untyped_storage().buffer
+        except (AttributeError, NotImplementedError):
+            moved = self._moved(tensor)
+            if moved is None:
+                return self.operands[-1]
+            tensor, buffer = moved, buffer_of(moved)
+        if buffer.dtype is not dtype:
+            buffer.reinterpret(dtype)
+        place = self._places.setdefault(buffer, len(self.buffers))
+        if place == len(self.buffers):
             self.buffers.append(buffer)
         operand = (
             place,
-            tensor.dtype,
-            View(tensor.shape, tensor.stride(), tensor.storage_offset()),
+            dtype,
+            tensor.shape,
+            tensor.stride(),
+            tensor.storage_offset(),
             buffer.shape,
             buffer.value is not None,
         )
@@ -100,9 +190,48 @@ class _Call:
         self.tensors.append(tensor)
         return operand
 
+    def _moved(self, tensor: Tensor) -> Tensor | None:
+        """A tensor that is not on the device, on it; None where it became a number, the last operand.
 
-_NOWHERE = View((), (), 0)
-_NUMBERS = {float: torch.float64, int: torch.int64, bool: torch.bool}
+        Raises:
+            RuntimeError: the operator takes no such tensor.
+        """
+        if tensor.device.type == "tpu":
+            buffer_of(tensor)  # says that it has no contents
+        if tensor.dim() == 0 and tensor.device.type == "cpu":
+            self.numbers.append((tensor.dtype, tensor.item()))
+            self.operands.append((-2, tensor.dtype, (), (), 0, (), True))
+            self.tensors.append(tensor)
+            return None
+        if self.operator not in _TAKES_CPU_INDICES or tensor.device.type != "cpu":
+            raise RuntimeError(
+                f"{self.operator}: expected all tensors to be on the same device, but found one on "
+                f"{tensor.device} and one on tpu; `.to(device)` moves it"
+            )
+        return tensor.to("tpu")
+
+
+def _returned(
+    program: OperatorProgram, outputs: Sequence[Any], tensors: Sequence[Tensor | None], buffers: Sequence[Buffer]
+) -> Any:
+    """What the operator returns, once what it writes has its new values."""
+    for array, value in zip(program.writes, outputs, strict=False):
+        buffers[array].value = value
+    new = [
+        Buffer(value, layout.shape, dtype)
+        for value, (layout, dtype) in zip(outputs[len(program.writes) :], program.results, strict=True)
+    ]
+    if EAGER.captures:
+        EAGER.recording.see(tensors)
+        EAGER.recording.hold([*(buffers[array] for array in program.writes), *new])
+    results = [tensor_over(buffer, layout) for buffer, (layout, _) in zip(new, program.results, strict=True)]
+    return program.returned(tensors, results)
+
+
+@functools.cache
+def operation(operator: torch._ops.OpOverload) -> Operation:
+    """The operator as it is called on the device."""
+    return Operation(operator)
 
 
 def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
@@ -111,36 +240,7 @@ def call(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     Raises:
         LoweringError: it has no lowering to XLA.
     """
-    read = _Call(operator)
-    numbers = _numbers(operator)
-    parts = [read.number(i, each) if i in numbers else read.key(each) for i, each in enumerate(args)]
-    if kwargs:
-        parts.append(
-            tuple([(name, read.number(name, x) if name in numbers else read.key(x)) for name, x in kwargs.items()])
-        )
-    key = operator, len(args), tuple(parts), torch.get_default_dtype()
-    try:
-        program = _PROGRAMS[key]
-    except KeyError:
-        program = _PROGRAMS[key] = _trace(read, args, kwargs)
-    if program is None:
-        return on_host(operator, *args, **kwargs)
-    if program.resizes:
-        for place, size in program.resizes:
-            aten.resize_.default(read.tensors[place], size)
-        return call(operator, *args, **kwargs)
-    outputs = EAGER.execute(program, read.numbers, read.buffers)
-    for array, value in zip(program.writes, outputs, strict=False):
-        read.buffers[array].value = value
-    new = [
-        Buffer(value, layout.shape, dtype)
-        for value, (layout, dtype) in zip(outputs[len(program.writes) :], program.results, strict=True)
-    ]
-    if EAGER.recording is not None:
-        EAGER.recording.see(read.tensors)
-        EAGER.recording.hold([*(read.buffers[array] for array in program.writes), *new])
-    results = [tensor_over(buffer, layout) for buffer, (layout, _) in zip(new, program.results, strict=True)]
-    return results[0] if program.is_plain else program.returned(read.tensors, results)
+    return operation(operator)(*args, **kwargs)
 
 
 def resolved(tensor: Tensor) -> Tensor:
@@ -165,8 +265,7 @@ def _to_cpu(x: Any) -> Any:
     return torch.device("cpu") if isinstance(x, torch.device) else x
 
 
-@functools.cache
-def _numbers(operator: torch._ops.OpOverload) -> frozenset[int | str]:
+def _number_arguments(operator: torch._ops.OpOverload) -> frozenset[int | str]:
     """Places and names of the arguments that are inputs of the program where they are Python numbers: tensors by the
     schema, which PyTorch hands a kernel as numbers, and the one that `scalars.py` knows."""
     return frozenset(
@@ -177,7 +276,7 @@ def _numbers(operator: torch._ops.OpOverload) -> frozenset[int | str]:
     )
 
 
-def _trace(read: _Call, args: Sequence[Any], kwargs: dict[str, Any]) -> OperatorProgram | None:
+def _trace(read: _Read, args: Sequence[Any], kwargs: dict[str, Any]) -> OperatorProgram | None:
     tensors = iter(i for i in range(len(read.tensors)) if i not in read.replaced.values())
 
     def template(x: Any) -> Any:
@@ -194,7 +293,10 @@ def _trace(read: _Call, args: Sequence[Any], kwargs: dict[str, Any]) -> Operator
     places = {argument.name: place for place, argument in enumerate(read.operator._schema.arguments)}
     given_as_tensor = changing is not None and (changing in read.replaced or places[changing] in read.replaced)
     compute = with_tensor(read.operator) if given_as_tensor else CELLS.get(read.operator, read.operator)
-    operands = [Operand(*operand) for operand in read.operands]
+    operands = [
+        Operand(array, dtype, View(tuple(size), stride, offset), shape, is_set)
+        for array, dtype, size, stride, offset, shape, is_set in read.operands
+    ]
     try:
         return OperatorProgram(read.operator, compute, args, kwargs, operands)
     except DataDependentError:

@@ -42,17 +42,27 @@ class Counters:
 
     Attributes:
         operators: that were called.
-        programs: that ran.
-        compiles: programs that were compiled for it.
-        cache_hits: programs that were found compiled.
+        fused: those of them that ran as part of a recording's program.
+        recordings: programs of recordings that ran.
+        compiles: programs that were compiled.
         flushes: how many recordings ran, by what made them run.
     """
 
     operators: int = 0
-    programs: int = 0
+    fused: int = 0
+    recordings: int = 0
     compiles: int = 0
-    cache_hits: int = 0
     flushes: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def programs(self) -> int:
+        """Programs that ran: a recording is one, any other operator another."""
+        return self.operators - self.fused + self.recordings
+
+    @property
+    def cache_hits(self) -> int:
+        """Programs that were found compiled."""
+        return self.programs - self.compiles
 
     def reset(self) -> None:
         """Count from zero again."""
@@ -159,7 +169,9 @@ class Recording:
                 inputs = [None if i is None else values[i] if i >= 0 else given[-1 - i] for i in entry.inputs]
                 own = [next(by_kind[next(kind)]) for _ in range(entry.program.numbers)]
                 try:
-                    values += entry.program.run(next(draws) if entry.program.draws else None, own, *inputs)
+                    values += entry.program.run(
+                        *inputs, numbers=own, words=next(draws) if entry.program.draws else None
+                    )
                 except Exception as error:
                     error.add_note(f"recorded at {entry.line}")
                     raise
@@ -193,9 +205,7 @@ class Recording:
         if compiled is None:
             compiled = _COMPILED[key] = jax.jit(self.function(places))
             EAGER.counters.compiles += 1
-        else:
-            EAGER.counters.cache_hits += 1
-        EAGER.counters.programs += 1
+        EAGER.counters.recordings += 1
         for value, array in zip(live, compiled(*self.arguments()), strict=True):
             value.array = array
         self.entries.clear()
@@ -212,6 +222,7 @@ class Eager:
     Attributes:
         counters: what happened.
         recording: what they are added to; None where they run at once.
+        captures: whether a step is being captured.
         bound: operators that a recording holds at most.
     """
 
@@ -219,6 +230,7 @@ class Eager:
         self.counters = Counters()
         self.bound = BOUND
         self.recording: Recording | None = None
+        self.captures = False
         self.set_mode(os.environ.get("WHOLESTEP_EAGER_MODE", "immediate"))
 
     @property
@@ -237,44 +249,46 @@ class Eager:
         self.flush("the mode changes")
         self.recording = Recording() if mode == "deferred" else None
 
-    @property
-    def captures(self) -> bool:
-        """Whether a step is being captured."""
-        return self.recording is not None and self.recording.captures
-
     def flush(self, reason: str) -> None:
         """Run what is recorded."""
-        if self.recording is not None and (self.recording.entries or self.recording.captures):
+        if self.recording is not None and (self.recording.entries or self.captures):
             self.recording.flush(reason)
 
-    def execute(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> Sequence[Any]:
-        """Run or record an operator's program; its outputs."""
+    def execute(
+        self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer], values: Sequence[Any]
+    ) -> Sequence[Any]:
+        """Run or record an operator's program; its outputs. `values` are those of the buffers."""
         self.counters.operators += 1
-        recording = self.recording
-        if recording is not None:
-            if len(recording.entries) >= self.bound and not recording.captures:
-                recording.flush("the recording is full")
-                recording = self.recording = Recording()
-            return recording.add(program, numbers, buffers)
-        self.counters.programs += 1
-        if program.has_run:
-            self.counters.cache_hits += 1
-        else:
-            self.counters.compiles += 1
+        if self.recording is not None:
+            return self._record(program, numbers, buffers)
+        if not program.has_run:
             program.has_run = True
-        arrays = [None if buffer.value is None else buffer.array for buffer in buffers]
+            self.counters.compiles += 1
+        if Pending in map(type, values):
+            values = [None if buffer.value is None else buffer.array for buffer in buffers]
+        if not (numbers or program.draws):
+            return program.jitted(*values)
         words = GENERATOR.draw() if program.draws else None
-        return program.jitted(words, [number_array(*number) for number in numbers], *arrays)
+        return program.jitted(*values, numbers=[number_array(*number) for number in numbers], words=words)
+
+    def _record(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> list[Pending]:
+        recording = self.recording
+        assert recording is not None
+        if len(recording.entries) >= self.bound and not self.captures:
+            recording.flush("the recording is full")
+            recording = self.recording = Recording()
+        self.counters.fused += 1
+        return recording.add(program, numbers, buffers)
 
     @contextlib.contextmanager
     def recorded(self, recording: Recording) -> Iterator[None]:
         """Add what is called to this recording."""
         self.flush("a step is captured")
-        before, self.recording = self.recording, recording
+        before, self.recording, self.captures = self.recording, recording, recording.captures
         try:
             yield
         finally:
-            self.recording = before
+            self.recording, self.captures = before, False
 
 
 configure_devices()

@@ -71,6 +71,7 @@ class OperatorProgram:
         results: layout and dtype of each new tensor, in the order of the outputs after them.
         returns: what the operator returns: a `Given` for an operand, a number for a result, anything else for itself;
             where it is no single result, as leaves of `spec`.
+        single: size and dtype of the result, where it is a single new tensor, dense, and nothing is written.
         draws: whether it draws random numbers.
         numbers: how many of its operands are numbers.
         has_run: whether it was compiled by itself.
@@ -147,17 +148,21 @@ class OperatorProgram:
         self.numbers = sum(operand.array < 0 for operand in operands)
         self.writes = list(dict.fromkeys(operands[i].array for i in written))
         self.leaves = leaves
-        self.is_plain = len(outputs) == 1 and leaves == [0] and self.spec.is_leaf() and not written
+        is_one = len(outputs) == 1 and leaves == [0] and self.spec.is_leaf() and not written
+        layout, dtype = self.results[0] if is_one else (None, None)
+        self.single = (layout.size, dtype) if layout is not None and layout.order is None else None
         self.has_run = False
         self.jitted = jax.jit(self.run)
 
-    def run(self, words: jax.Array | None, numbers: Sequence[jax.Array], *arrays: jax.Array | None) -> list[jax.Array]:
+    def run(
+        self, *arrays: jax.Array | None, numbers: Sequence[jax.Array] = (), words: jax.Array | None = None
+    ) -> list[jax.Array]:
         """The arrays that it writes, as they are then, and those of its results.
 
         Args:
-            words: seed and number of the draw, uint32[2]; None where it draws nothing.
+            arrays: the storages of its operands; None for those that were never written.
             numbers: the operands that are numbers.
-            arrays: the storages of the others; None for those that were never written.
+            words: seed and number of the draw, uint32[2]; None where it draws nothing.
         """
         key = None if words is None else jax.random.fold_in(jax.random.key(words[0]), words[1])
         storages: dict[int, jax.Array] = {}

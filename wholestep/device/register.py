@@ -112,7 +112,7 @@ def register() -> None:
     structured = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
     for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE]):
         if name not in _KERNELS:
-            operators.impl(name, _Computed(name), "PrivateUse1")
+            operators.impl(name, _Computed(name, operators), "PrivateUse1")
     register_autocast(operators)
     # Arrays are copied to the device from any memory of the host.
     operators.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
@@ -144,27 +144,28 @@ class _Kernel:
 
 
 class _Computed:
-    """`dispatch.call` of the operator of this name, both found when it is first called."""
+    """Stands for `dispatch.operation` of the operator of this name, and gives it its place when it is first called."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, operators: Any) -> None:
         self._name = name
-        self._call: Any = None
-        self._operator: Any = None
+        self._operators = operators
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._call is None:
-            import torch
+        import torch
 
-            packet, _, overload = self._name.partition(".")
-            self._operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-            self._call = importlib.import_module("wholestep.device.dispatch").call
-        return self._call(self._operator, *args, **kwargs)
+        packet, _, overload = self._name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        operation = importlib.import_module("wholestep.device.dispatch").operation(operator)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it takes the place of this
+            self._operators.impl(self._name, operation, "PrivateUse1", allow_override=True)
+        return operation(*args, **kwargs)
 
 
 def _fallback(operator: Any, *args: Any, **kwargs: Any) -> Any:
-    from wholestep.device.dispatch import call
+    from wholestep.device.dispatch import operation
 
-    return call(operator, *args, **kwargs)
+    return operation(operator)(*args, **kwargs)
 
 
 def _compile_for_tpu() -> None:

@@ -40,9 +40,13 @@ def _rank(dtype: torch.dtype) -> int:
     return 2 if dtype.is_floating_point else int(dtype != torch.bool)
 
 
-@functools.lru_cache(4096)
 def number_array(dtype: torch.dtype, value: float) -> jax.Array:
     """A number as a program's input, `[]`."""
+    return _number_array(dtype, value) if value else jnp.asarray(value, carried(dtype))  # 0.0 is -0.0 for a cache
+
+
+@functools.lru_cache(4096)
+def _number_array(dtype: torch.dtype, value: float) -> jax.Array:
     return jnp.asarray(value, carried(dtype))
 
 
