@@ -7,16 +7,17 @@ only rearranges sizes is PyTorch's own kernel; what moves bytes between devices 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
+from wholestep.device import foreach
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
 from wholestep.device.eager import EAGER, Number
-from wholestep.device.operator import Given, Operand, OperatorProgram
+from wholestep.device.operator import Given, Operand, OperatorProgram, is_given
 from wholestep.device.recurrent import CELLS
 from wholestep.device.scalars import changing_number, with_tensor
 from wholestep.device.strides import View
@@ -28,6 +29,7 @@ _TAKES_CPU_INDICES = {aten.index.Tensor, aten.index_put_.default, aten.index_put
 
 _NUMBERS = {float: torch.float64, int: torch.int64, bool: torch.bool}
 _TENSORS = {Tensor, torch.nn.Parameter}
+_STATIC = {type(None), int, bool, torch.dtype, torch.memory_format}
 _new_tensor = torch._C._acc.create_empty_tensor
 _COMPLEX = {torch.complex32, torch.complex64, torch.complex128}
 
@@ -36,73 +38,37 @@ class Operation:
     """An operator, called on the device.
 
     Each operator has the programs of its own, by what is static of its arguments: a tensor's dtype and where it lies in
-    its storage, and whatever is neither a tensor nor a number that programs take as an input. Tensors that are all of
-    their storage, in order, as most are, are told by their dtype and shape alone.
+    its storage, and whatever is neither a tensor nor a number that programs take as an input. What most calls are given
+    has a short form of that, quickly made.
 
     Raises:
         LoweringError: when called, that it has no lowering to XLA.
     """
 
-    __slots__ = ("_numbers", "_programs", "_programs_of_whole", "operator")
+    __slots__ = ("_numbers", "_programs", "_programs_in_short", "operator")
 
     def __init__(self, operator: torch._ops.OpOverload) -> None:
         self.operator = operator
         self._numbers = _number_arguments(operator)
         # None where only the values tell the result's shape.
         self._programs: dict[Any, OperatorProgram | None] = {}
-        self._programs_of_whole: dict[Any, OperatorProgram] = {}
+        self._programs_in_short: dict[Any, OperatorProgram] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # This is what an operator costs, and so nothing is called here that can be written out.
-        whole = None
-        key: list[Any] = [torch.get_default_dtype()]
         tensors: list[Tensor | None] = []
         buffers: list[Buffer] = []
-        arrays: list[Any] = []
+        values: list[Any] = []
         numbers: list[Number] = []
-        for place, argument in enumerate(args):
-            kind = type(argument)
-            if kind in _TENSORS:
-                try:
-                    buffer = argument.untyped_storage().buffer
-                except (AttributeError, NotImplementedError):
-                    break
-                dtype, shape, value = buffer.dtype, buffer.shape, buffer.value
-                if (
-                    argument.shape != shape
-                    or argument.dtype is not dtype
-                    or value is None
-                    or dtype in _COMPLEX
-                    or not argument.is_contiguous()
-                ):
-                    break
-                if buffer in buffers:
-                    key.append(buffers.index(buffer))
-                else:
-                    key += (shape, dtype)
-                    buffers.append(buffer)
-                    arrays.append(value)
-                tensors.append(argument)
-            elif kind in _NUMBERS and place in self._numbers:
-                key.append(kind)
-                numbers.append((_NUMBERS[kind], argument))
-                tensors.append(None)
-            elif argument is None or kind is int:
-                key.append(argument)
-            else:
-                break
-        else:
-            if not kwargs:
-                whole = tuple(key)
-                program = self._programs_of_whole.get(whole)
-                if program is not None:
-                    outputs = EAGER.execute(program, numbers, buffers, arrays)
-                    if program.single is None or EAGER.captures:
-                        return _returned(program, outputs, tensors, buffers)
-                    size, dtype = program.single
-                    result = _new_tensor(size, dtype)
-                    result.untyped_storage().buffer = Buffer(outputs[0], size, dtype)
-                    return result
+        short = self._short_key(args, kwargs, tensors, buffers, values, numbers)
+        program = self._programs_in_short.get(short)
+        if program is not None:
+            outputs = EAGER.execute(program, numbers, buffers, values)
+            if program.single is None or EAGER.captures:
+                return _returned(program, outputs, tensors, buffers)
+            size, dtype = program.single
+            result = _new_tensor(size, dtype)
+            result.untyped_storage().buffer = Buffer(outputs[0], size, dtype)
+            return result
         read = _Read(self.operator, self._numbers, args, kwargs)
         if read.key not in self._programs:
             self._programs[read.key] = _trace(read, args, kwargs)
@@ -113,24 +79,80 @@ class Operation:
             for place, size in program.resizes:
                 aten.resize_.default(read.tensors[place], size)
             return self(*args, **kwargs)
-        if whole is not None:
-            self._programs_of_whole[whole] = program
+        if short is not None:
+            self._programs_in_short[short] = program
         outputs = EAGER.execute(program, read.numbers, read.buffers, [buffer.value for buffer in read.buffers])
         return _returned(program, outputs, read.tensors, read.buffers)
+
+    def _short_key(
+        self,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        tensors: list[Tensor | None],
+        buffers: list[Buffer],
+        values: list[Any],
+        numbers: list[Number],
+    ) -> tuple[Any, ...] | None:
+        """What is static of the arguments; the lists are filled with what is not. None for arguments of other kinds.
+
+        This is most of what an operator costs, and so nothing is called here that can be written out. Each part begins
+        with a type, or with a size or dtype, so that no two calls have the same."""
+        key: list[Any] = [torch.get_default_dtype()]
+        for place, argument in enumerate(args):
+            kind = type(argument)
+            if kind in _TENSORS:
+                try:
+                    buffer = argument.untyped_storage().buffer
+                except (AttributeError, NotImplementedError):
+                    return None
+                dtype, shape, value = buffer.dtype, argument.shape, buffer.value
+                if argument.dtype is not dtype or value is None or dtype in _COMPLEX:
+                    return None
+                if shape == buffer.shape and argument.is_contiguous():
+                    key += (shape, dtype)
+                else:
+                    key += (dtype, shape, argument.stride(), argument.storage_offset(), buffer.shape)
+                if buffer in buffers:
+                    key.append(buffers.index(buffer))
+                else:
+                    buffers.append(buffer)
+                    values.append(value)
+                tensors.append(argument)
+            elif kind in _NUMBERS and place in self._numbers:
+                key.append(kind)
+                numbers.append((_NUMBERS[kind], argument))
+                tensors.append(None)
+            elif kind in _STATIC:
+                key += (kind, argument)
+            elif kind is float:
+                key += (kind, repr(argument))  # no NaN is another, and 0.0 is not -0.0
+            elif kind is list and all(type(each) is int for each in argument):
+                key += (kind, *argument)
+            else:
+                return None
+        for name, argument in kwargs.items():
+            if name in self._numbers or type(argument) not in _STATIC:
+                return None
+            key += (str, name, argument)
+        return tuple(key)
 
 
 class _Read:
     """An operator's arguments: its tensors by storage, its numbers, and a key of what is static of them."""
 
     def __init__(
-        self, operator: torch._ops.OpOverload, numbers: frozenset[int | str], args: Sequence[Any], kwargs: dict[str, Any]
+        self,
+        operator: torch._ops.OpOverload,
+        numbers: frozenset[int | str],
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
     ) -> None:
         self.operator = operator
         self.tensors: list[Tensor | None] = []
         self.buffers: list[Buffer] = []
         self.operands: list[tuple[Any, ...]] = []  # the fields of `Operand`
         self.numbers: list[Number] = []
-        self.replaced: dict[int | str, int] = {}  # arguments that are numbers -> their operands
+        self.replaced: dict[int | str, Any] = {}  # arguments that are numbers, or lists of them -> their operands
         self._places: dict[Buffer, int] = {}
         given = (*enumerate(args), *kwargs.items())
         parts = [(name, self._number(name, x) if name in numbers else self._part(x)) for name, x in given]
@@ -150,12 +172,20 @@ class _Read:
         return kind, argument
 
     def _number(self, place: int | str, argument: Any) -> Any:
-        """What stands in the key for an argument that is an input of the program, if it is a number."""
-        dtype = _NUMBERS.get(type(argument))
-        if dtype is None:
+        """What stands in the key for an argument that is an input of the program, if it is a number or some."""
+        if isinstance(argument, (list, tuple)) and argument and all(type(each) in _NUMBERS for each in argument):
+            first = len(self.operands)
+            parts = tuple([self._operand(each) for each in argument])
+            self.replaced[place] = [Given(first + i) for i in range(len(parts))]
+            return parts
+        if type(argument) not in _NUMBERS:
             return self._part(argument)
-        self.replaced[place] = len(self.operands)
-        self.numbers.append((dtype, argument))
+        self.replaced[place] = Given(len(self.operands))
+        return self._operand(argument)
+
+    def _operand(self, number: float) -> Any:
+        dtype = _NUMBERS[type(number)]
+        self.numbers.append((dtype, number))
         operand = (-1, dtype, (), (), 0, (), True)
         self.operands.append(operand)
         self.tensors.append(None)
@@ -221,9 +251,10 @@ def _returned(
         Buffer(value, layout.shape, dtype)
         for value, (layout, dtype) in zip(outputs[len(program.writes) :], program.results, strict=True)
     ]
-    if EAGER.captures:
-        EAGER.recording.see(tensors)
-        EAGER.recording.hold([*(buffers[array] for array in program.writes), *new])
+    recording = EAGER.recording
+    if recording is not None and recording.captures:
+        recording.see(tensors)
+        recording.hold([*(buffers[array] for array in program.writes), *new])
     results = [tensor_over(buffer, layout) for buffer, (layout, _) in zip(new, program.results, strict=True)]
     return program.returned(tensors, results)
 
@@ -267,17 +298,19 @@ def _to_cpu(x: Any) -> Any:
 
 def _number_arguments(operator: torch._ops.OpOverload) -> frozenset[int | str]:
     """Places and names of the arguments that are inputs of the program where they are Python numbers: tensors by the
-    schema, which PyTorch hands a kernel as numbers, and the one that `scalars.py` knows."""
+    schema, which PyTorch hands a kernel as numbers, and those that `scalars.py` and `foreach.py` know."""
+    changing = {changing_number(operator), *foreach.NUMBERS.get(foreach.base_of(operator) or "", ())}
     return frozenset(
         each
         for place, argument in enumerate(operator._schema.arguments)
         for each in (place, argument.name)
-        if isinstance(argument.type, torch.TensorType) or argument.name == changing_number(operator)
+        if isinstance(argument.type, torch.TensorType) or argument.name in changing
     )
 
 
 def _trace(read: _Read, args: Sequence[Any], kwargs: dict[str, Any]) -> OperatorProgram | None:
-    tensors = iter(i for i in range(len(read.tensors)) if i not in read.replaced.values())
+    numbers = {given.place for each in read.replaced.values() for given in tree_leaves(each, is_leaf=is_given)}
+    tensors = iter(i for i in range(len(read.tensors)) if i not in numbers)
 
     def template(x: Any) -> Any:
         if isinstance(x, Tensor):
@@ -285,19 +318,27 @@ def _trace(read: _Read, args: Sequence[Any], kwargs: dict[str, Any]) -> Operator
         return torch.device("cpu") if isinstance(x, torch.device) else x
 
     def argument(place: int | str, x: Any) -> Any:
-        return Given(read.replaced[place]) if place in read.replaced else tree_map(template, x)
+        return read.replaced[place] if place in read.replaced else tree_map(template, x)
 
     args = tuple(argument(place, x) for place, x in enumerate(args))
     kwargs = {name: argument(name, x) for name, x in kwargs.items()}
-    changing = changing_number(read.operator)
-    places = {argument.name: place for place, argument in enumerate(read.operator._schema.arguments)}
-    given_as_tensor = changing is not None and (changing in read.replaced or places[changing] in read.replaced)
-    compute = with_tensor(read.operator) if given_as_tensor else CELLS.get(read.operator, read.operator)
     operands = [
         Operand(array, dtype, View(tuple(size), stride, offset), shape, is_set)
         for array, dtype, size, stride, offset, shape, is_set in read.operands
     ]
     try:
-        return OperatorProgram(read.operator, compute, args, kwargs, operands)
+        return OperatorProgram(read.operator, _computing(read), args, kwargs, operands)
     except DataDependentError:
         return None
+
+
+def _computing(read: _Read) -> Callable[..., Any]:
+    """The operator as a function that takes tensors for what `read` has replaced."""
+    operator = read.operator
+    if foreach.base_of(operator) is not None:
+        return foreach.over_lists(operator)
+    changing = changing_number(operator)
+    places = {argument.name: place for place, argument in enumerate(operator._schema.arguments)}
+    if changing is not None and (changing in read.replaced or places[changing] in read.replaced):
+        return with_tensor(operator)
+    return CELLS.get(operator, operator)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import weakref
@@ -14,15 +15,17 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple, get_args
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from wholestep.device.buffer import Buffer
 from wholestep.device.operator import OperatorProgram
 from wholestep.device.random import GENERATOR
-from wholestep.device.scalars import number_array
 from wholestep.errors import ConfigError
 from wholestep.xla.devices import configure_devices
+from wholestep.xla.dtypes import carried
 
 Mode = Literal["immediate", "deferred"]
 
@@ -254,6 +257,11 @@ class Eager:
         if self.recording is not None and (self.recording.entries or self.captures):
             self.recording.flush(reason)
 
+    def end_step(self) -> None:
+        """Run what is recorded, unless it is a captured step: an optimizer has changed its parameters."""
+        if not self.captures:
+            self.flush("an optimizer's step ends")
+
     def execute(
         self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer], values: Sequence[Any]
     ) -> Sequence[Any]:
@@ -269,7 +277,7 @@ class Eager:
         if not (numbers or program.draws):
             return program.jitted(*values)
         words = GENERATOR.draw() if program.draws else None
-        return program.jitted(*values, numbers=[number_array(*number) for number in numbers], words=words)
+        return program.jitted(*values, numbers=[_number_array(*number) for number in numbers], words=words)
 
     def _record(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> list[Pending]:
         recording = self.recording
@@ -304,9 +312,32 @@ def _kind(dtype: torch.dtype) -> int:
     return 0 if dtype.is_floating_point else 1
 
 
+def _number_array(dtype: torch.dtype, value: float) -> jax.Array:
+    """A number as a program's input, `[]`."""
+    return _nonzero_array(dtype, value) if value else jnp.asarray(value, carried(dtype))  # 0.0 is -0.0 for a cache
+
+
+@functools.lru_cache(4096)
+def _nonzero_array(dtype: torch.dtype, value: float) -> jax.Array:
+    return jnp.asarray(value, carried(dtype))
+
+
 def user_line() -> str:
     """The innermost line that called an operator, outside of PyTorch and of this package."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    while frame is not None and _is_library(frame.f_code.co_filename):
         frame = frame.f_back
     return "a backward pass" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+@functools.cache
+def _is_library(filename: str) -> bool:
+    return filename.startswith(_LIBRARIES)
+
+
+def _after_optimizer(*_: Any) -> None:
+    EAGER.end_step()
+
+
+# A loop that reads no values would record until the recording is full, somewhere within a step, and so ever others.
+register_optimizer_step_post_hook(_after_optimizer)

@@ -104,6 +104,10 @@ class OperatorProgram:
         # Now, since a recording may run after the default dtype has changed.
         self._dtypes = [_dtype(operand, operands) for operand in operands]
         written = _written(operator, args, kwargs)
+        if any(operands[i].array < 0 for i in written):
+            raise RuntimeError(
+                f"{operator}: writes into a CPU tensor what it computes of tpu tensors; move one of them"
+            )
         outputs: list[Tensor] = []
         leaves: list[Any] = []
 
@@ -112,7 +116,7 @@ class OperatorProgram:
             leaves.clear()
             copies = [x.clone() if i in written else x for i, x in enumerate(given)]
             filled = tree_map(
-                lambda x: copies[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given
+                lambda x: copies[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given
             )
             result = compute(*filled[0], **filled[1])
             flat, self.spec = tree_flatten(result)
@@ -148,6 +152,7 @@ class OperatorProgram:
         self.numbers = sum(operand.array < 0 for operand in operands)
         self.writes = list(dict.fromkeys(operands[i].array for i in written))
         self.leaves = leaves
+        self._same = leaves[0].place if self.spec.is_leaf() and isinstance(leaves[0], Given) else None
         is_one = len(outputs) == 1 and leaves == [0] and self.spec.is_leaf() and not written
         layout, dtype = self.results[0] if is_one else (None, None)
         self.single = (layout.size, dtype) if layout is not None and layout.order is None else None
@@ -190,6 +195,8 @@ class OperatorProgram:
 
     def returned(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
         """What the operator returns, of these operands and new tensors."""
+        if self._same is not None:
+            return given[self._same]
         return tree_unflatten(
             [
                 given[leaf.place] if isinstance(leaf, Given) else results[leaf] if type(leaf) is int else leaf
@@ -217,14 +224,12 @@ def _single(
     nodes = [graph.placeholder(f"x{i}") for i in range(len(fakes))]
     for node, fake in zip(nodes, fakes, strict=True):
         node.meta["val"] = fake
-    given, named = tree_map(lambda x: nodes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given)
+    given, named = tree_map(lambda x: nodes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given)
     call = graph.call_function(functional, tuple(given), named)
     returns = functional._schema.returns
     if len(returns) == 1 and isinstance(returns[0].type, torch.TensorType):
         if operator is not functional:  # whose result may be of another dtype than what is written
-            filled = tree_map(
-                lambda x: fakes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=_is_given
-            )
+            filled = tree_map(lambda x: fakes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given)
             if functional(*filled[0], **filled[1]).dtype != outputs[0].dtype:
                 return None
         call.meta["val"] = outputs[0]
@@ -264,7 +269,8 @@ def _returning(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     return functional if same else None
 
 
-def _is_given(x: Any) -> bool:
+def is_given(x: Any) -> bool:
+    """For `tree_map`, to which a `Given` is a tuple like any other."""
     return isinstance(x, Given)
 
 

@@ -92,6 +92,7 @@ def register() -> None:
     from torch import library
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
+    from wholestep.device import foreach
     from wholestep.device.autocast import register_autocast
     from wholestep.device.module import TpuModule
 
@@ -110,7 +111,7 @@ def register() -> None:
         operators.impl(name, _Kernel(function), "PrivateUse1")
     # PyTorch would have these write into an output that it makes first.
     structured = torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutogradNonFunctional")
-    for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE]):
+    for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE, *foreach.names()]):
         if name not in _KERNELS:
             operators.impl(name, _Computed(name, operators), "PrivateUse1")
     register_autocast(operators)

@@ -7,12 +7,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import torch
 from torch import Tensor
-
-from wholestep.xla.dtypes import carried
 
 aten = torch.ops.aten
 
@@ -40,21 +36,13 @@ def _rank(dtype: torch.dtype) -> int:
     return 2 if dtype.is_floating_point else int(dtype != torch.bool)
 
 
-def number_array(dtype: torch.dtype, value: float) -> jax.Array:
-    """A number as a program's input, `[]`."""
-    return _number_array(dtype, value) if value else jnp.asarray(value, carried(dtype))  # 0.0 is -0.0 for a cache
-
-
-@functools.lru_cache(4096)
-def _number_array(dtype: torch.dtype, value: float) -> jax.Array:
-    return jnp.asarray(value, carried(dtype))
-
-
-def _add(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
+def scaled_sum(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
+    """`x + alpha * y`."""
     return x + y * _scale(alpha, x, y)
 
 
-def _sub(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
+def scaled_difference(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
+    """`x - alpha * y`."""
     return x - y * _scale(alpha, x, y)
 
 
@@ -64,18 +52,21 @@ def _scale(alpha: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return alpha
 
 
-def _addcmul(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+def scaled_product(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+    """`x + value * a * b`."""
     product = a * b
     return x + value.to(torch.result_type(x, product)) * product
 
 
-def _addcdiv(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+def scaled_quotient(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
+    """`x + value * a / b`."""
     if not (a.dtype.is_floating_point or b.dtype.is_floating_point or a.is_complex() or b.is_complex()):
         raise RuntimeError("addcdiv divides no integers; use torch.div with a rounding mode")
     return x + value * a / b
 
 
-def _lerp(x: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+def weighted_mean(x: Tensor, end: Tensor, weight: Tensor) -> Tensor:
+    """`x + weight * (end - x)`."""
     if not (x.is_floating_point() or x.is_complex()):
         raise RuntimeError(f"lerp is not defined for {x.dtype}")
     return torch.lerp(x, end, weight.to(x.dtype))
@@ -83,11 +74,11 @@ def _lerp(x: Tensor, end: Tensor, weight: Tensor) -> Tensor:
 
 # Operators with a number whose value may change while all else stays, by the number's name.
 _NUMBERS: dict[Any, tuple[str, Callable[..., Tensor]]] = {
-    aten.add.Tensor: ("alpha", _add),
-    aten.sub.Tensor: ("alpha", _sub),
-    aten.addcmul.default: ("value", _addcmul),
-    aten.addcdiv.default: ("value", _addcdiv),
-    aten.lerp.Scalar: ("weight", _lerp),
+    aten.add.Tensor: ("alpha", scaled_sum),
+    aten.sub.Tensor: ("alpha", scaled_difference),
+    aten.addcmul.default: ("value", scaled_product),
+    aten.addcdiv.default: ("value", scaled_quotient),
+    aten.lerp.Scalar: ("weight", weighted_mean),
 }
 
 

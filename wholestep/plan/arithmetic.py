@@ -75,9 +75,9 @@ def least_bytes(recipe: Recipe) -> int:
     - the gradient of the embedding, whole; layers keep nothing any more, and have all their gradients.
 
     The state is 4 bytes a parameter and those of the optimizer's slots (8 for AdamW in fp32), unless these are on the
-    host, all of it in shards. Where there are microbatches, shards of all gradients to add up in are there at any moment. Weights
-    that need no gathering are not counted a second time. What is not state, the compiler may put into the core's fast
-    memory, as much as that holds.
+    host, all of it in shards. Where there are microbatches, shards of all gradients to add up in are there at any
+    moment. Weights that need no gathering are not counted a second time. What is not state, the compiler may put into
+    the core's fast memory, as much as that holds.
     """
     model, mesh = recipe.model, recipe.mesh
     shards_of_slots = _slot_bytes(recipe) if recipe.optimizer_state == "device" else 0.0
