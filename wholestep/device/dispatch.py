@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.device import foreach
@@ -45,11 +46,13 @@ class Operation:
         LoweringError: when called, that it has no lowering to XLA.
     """
 
-    __slots__ = ("_numbers", "_programs", "_programs_in_short", "operator")
+    __slots__ = ("_numbers", "_programs", "_programs_in_short", "_writes_a_list", "operator")
 
     def __init__(self, operator: torch._ops.OpOverload) -> None:
         self.operator = operator
         self._numbers = _number_arguments(operator)
+        # PyTorch leaves it to their kernels to count the writes.
+        self._writes_a_list = operator._schema.is_mutable and foreach.base_of(operator) is not None
         # None where only the values tell the result's shape.
         self._programs: dict[Any, OperatorProgram | None] = {}
         self._programs_in_short: dict[Any, OperatorProgram] = {}
@@ -82,6 +85,8 @@ class Operation:
         if short is not None:
             self._programs_in_short[short] = program
         outputs = EAGER.execute(program, read.numbers, read.buffers, [buffer.value for buffer in read.buffers])
+        if self._writes_a_list:
+            increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
         return _returned(program, outputs, read.tensors, read.buffers)
 
     def _short_key(
