@@ -3,9 +3,9 @@
     python benchmarks/eager.py --json eager.json            # all examples
     python benchmarks/eager.py --example small_gpt
 
-Each example runs its own loop, with its small sizes; a step's time is from its call until its loss has been read. The
-first half of the steps, in which programs are compiled, does not count. Of the others, the median. Modes run one after
-the other: unlike interleaved ones, their ratios wobble with the machine.
+Each example runs its own loop, with its small sizes, which reads its losses at the end. The first half of the steps, in
+which programs are compiled, does not count; a step's time is that of the second half, until its last loss is there, by
+their number. Modes take turns, `--rounds` times; a step's time is the median, as are the ratios of a round.
 
 What an operator costs is the time of one call of `x + y`, `x @ y`, `x * 2.5` and `sin(x)` of [16, 16], results not
 waited for: in immediate mode, and of JAX's own functions, in turns; the median of rounds, as are the ratios.
@@ -14,6 +14,7 @@ waited for: in immediate mode, and of JAX's own functions, in turns; the median 
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import statistics
 import sys
@@ -36,24 +37,27 @@ NAMES = ("small_gpt", "image_classifier", "unet", "lstm", "gan")
 WAYS = (("cpu", "immediate"), *(("tpu", mode) for mode in ("immediate", "deferred", "compiled", "captured")))
 
 
-def step_times(name: str, device: str, mode: str, steps: int) -> dict[str, float]:
-    """Seconds of a step, and of the device's operators a second."""
+def step_time(name: str, device: str, mode: str, steps: int) -> tuple[float, float]:
+    """Seconds of a step, and how many of the device's operators it calls."""
     sys.path.insert(0, str(EXAMPLES))
     modes, example = importlib.import_module("modes"), importlib.import_module(name)
     plain = modes.prepared_step
-    seconds: list[float] = []
-    operators: list[int] = []
+    marks: list[tuple[float, int]] = []
 
     def timed(step: Callable[..., Any], mode: str, device: torch.device) -> Callable[..., Any]:
-        prepared = plain(step, mode, device)
+        prepared, calls = plain(step, mode, device), itertools.count()
+
+        def mark() -> None:
+            torch.tpu.synchronize()
+            marks.append((time.perf_counter(), torch.tpu.counters().operators))
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            before, start = torch.tpu.counters().operators, time.perf_counter()
+            call = next(calls)
+            if call == steps // 2:
+                mark()
             result = prepared(*args, **kwargs)
-            for loss in result if isinstance(result, tuple) else (result,):
-                loss.detach().cpu()
-            seconds.append(time.perf_counter() - start)
-            operators.append(torch.tpu.counters().operators - before)
+            if call == steps - 1:
+                mark()
             return result
 
         return run
@@ -65,8 +69,9 @@ def step_times(name: str, device: str, mode: str, steps: int) -> dict[str, float
         example.prepared_step = plain
         torch.tpu.eager_mode = "immediate"
         torch._dynamo.reset()
-    step = statistics.median(seconds[steps // 2 :])
-    return {"step_ms": 1e3 * step, "operators": operators[-1], "operators_per_second": operators[-1] / step}
+    (start, before), (end, after) = marks
+    counted = steps - steps // 2
+    return (end - start) / counted, (after - before) / counted
 
 
 def operator_costs(rounds: int = 41, calls: int = 200) -> dict[str, dict[str, float]]:
@@ -102,8 +107,9 @@ def operator_costs(rounds: int = 41, calls: int = 200) -> dict[str, dict[str, fl
 @click.command()
 @click.option("--example", "names", multiple=True, type=click.Choice(NAMES), help="Only these.")
 @click.option("--steps", default=24, show_default=True)
+@click.option("--rounds", default=3, show_default=True)
 @click.option("--json", "path", type=click.Path(dir_okay=False, path_type=Path))
-def main(names: tuple[str, ...], steps: int, path: Path | None) -> None:
+def main(names: tuple[str, ...], steps: int, rounds: int, path: Path | None) -> None:
     console = Console()
     costs = operator_costs()
     table = Table("operator, [16, 16]", "here, µs", "JAX, µs", "ratio")
@@ -112,17 +118,23 @@ def main(names: tuple[str, ...], steps: int, path: Path | None) -> None:
     console.print(table)
     loops: dict[str, dict[str, dict[str, float]]] = {}
     for name in names or NAMES:
-        table = Table(name, "step, ms", "operators", "operators/s")
+        taken: dict[str, list[tuple[float, float]]] = {}
+        for turn in range(rounds):
+            for device, mode in WAYS:
+                console.print(f"{name} on {device}, {mode}, {turn + 1} of {rounds} ...")
+                taken.setdefault(f"{device} {mode}", []).append(step_time(name, device, mode, steps))
+        table = Table(name, "step, ms", "operators", "operators/s", "immediate mode's time / this")
         loops[name] = {}
-        for device, mode in WAYS:
-            console.print(f"{name} on {device}, {mode} ...")
-            way = loops[name][f"{device} {mode}"] = step_times(name, device, mode, steps)
-            table.add_row(
-                f"{device} {mode}",
-                f"{way['step_ms']:.2f}",
-                f"{way['operators']:.0f}",
-                f"{way['operators_per_second']:,.0f}",
-            )
+        for way, results in taken.items():
+            seconds, operators = statistics.median(each for each, _ in results), results[-1][1]
+            ratios = [slow / own for (slow, _), (own, _) in zip(taken["tpu immediate"], results, strict=True)]
+            loops[name][way] = {
+                "step_ms": 1e3 * seconds,
+                "operators": operators,
+                "operators_per_second": operators / seconds,
+                "speedup_over_immediate": statistics.median(ratios),
+            }
+            table.add_row(way, *(f"{value:,.2f}" for value in loops[name][way].values()))
         console.print(table)
     if path is not None:
         path.write_text(json.dumps({"machine": machine(), "operators": costs, "loops": loops}, indent=1) + "\n")

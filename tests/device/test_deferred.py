@@ -125,6 +125,21 @@ def test_a_training_loop_is_compiled_once() -> None:
         assert_close(one, other)
 
 
+def test_a_loop_that_reads_nothing_runs_a_program_a_step() -> None:
+    layer = nn.Linear(3, 2).to("tpu")
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.01, momentum=0.9)
+    x, losses = numbers(5, 3).to("tpu"), []
+    for _ in range(6):
+        optimizer.zero_grad()
+        losses.append(layer(x).square().sum())
+        losses[-1].backward()
+        optimizer.step()
+    counters = torch.tpu.counters()
+    assert counters.flushes["an optimizer's step ends"] == 6 and counters.recordings >= 6
+    assert counters.compiles <= 3 and counters.fused == counters.operators
+    assert losses[0].item() > losses[-1].item()
+
+
 def test_dropout_differs_from_step_to_step_without_a_compilation() -> None:
     x = torch.ones(64).to("tpu")
     masks = [F.dropout(x).cpu() for _ in range(3)]

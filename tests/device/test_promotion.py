@@ -149,6 +149,8 @@ def test_numbers_are_inputs_of_a_program() -> None:
     assert (x.bfloat16() * 1.001).tolist() == (x.cpu().bfloat16() * 1.001).tolist()
     assert (x * 1e-40).tolist() in ([0, 0, 0], (x.cpu() * 1e-40).tolist())
     assert (torch.tensor([7], device="tpu") * 3).tolist() == [21]
+    ones = torch.ones(1, device="tpu")
+    assert [torch.signbit(ones * number).item() for number in (0.0, -0.0, 0.0)] == [False, True, False]
 
 
 def test_default_dtype() -> None:
