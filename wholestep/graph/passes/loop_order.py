@@ -36,40 +36,33 @@ def _is_backward(node: fx.Node) -> bool:
 
 def _finish_before(backward_loop: fx.Node) -> None:
     graph = backward_loop.graph
-    order = list(graph.nodes)
-    before = set(order[: order.index(backward_loop)])
-    needed = _needed_by(backward_loop)
-    apart = [node for node in order if node in before - needed and _is_backward(node)]
-    results = [node for node in apart if _is_tensor(node) and not before & node.users.keys()]
-    # Of what is fenced off with it already, the loop needs the fence.
-    results = [node for node in results if not (node.target is operator.getitem and node.args[0] in needed)]
-    if not results:
+    carried = backward_loop.args[1]
+    before: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node is backward_loop:
+            break
+        before.add(node)
+    apart = before - _needed_by(backward_loop)
+    others = [
+        node
+        for node in graph.nodes
+        if node in apart and _is_backward(node) and _is_tensor(node) and not before & node.users.keys()
+        # Of what is fenced off with it already, the loop needs the fence.
+        if not (node.target is operator.getitem and node.args[0] not in apart)
+    ]
+    if not others:
         return
-    read = {node for each in apart for node in each.all_input_nodes if node in needed}
-    carried = backward_loop.args[1][0]
-    ready = [node for node in order if node in read and node is not carried and _is_backward(node) and _is_tensor(node)]
-    for node in apart:
-        backward_loop.prepend(node)
-    # First what the loop starts from, so that what only that needs (the head's weight) goes; then the rest.
-    entry, *copies = _fenced([carried, *ready], apart[0])
-    for node, copy in zip(ready, copies, strict=True):
-        node.replace_all_uses_with(copy, delete_user_cb=lambda user: user in apart)
-    start, *copies = _fenced([entry, *results], backward_loop)
-    backward_loop.replace_input_with(carried, start)
-    for node, copy in zip(results, copies, strict=True):
-        node.replace_all_uses_with(copy, delete_user_cb=lambda user, fenced=copy.args[0]: user is not fenced)
-
-
-def _fenced(nodes: list[fx.Node], place: fx.Node) -> list[fx.Node]:
-    """These nodes fenced off together, before `place`."""
-    graph = place.graph
-    with graph.inserting_before(place):
-        together = graph.call_function(fence, (nodes,))
-        together.meta = {"val": tuple(node.meta["val"] for node in nodes), "module": "", "backward": True}
-        results = [graph.call_function(operator.getitem, (together, i)) for i in range(len(nodes))]
-    for node, result in zip(nodes, results, strict=True):
-        result.meta = dict(node.meta)
-    return results
+    fenced = [carried[0], *others]
+    with graph.inserting_before(backward_loop):
+        together = graph.call_function(fence, (fenced,))
+        together.meta = {"val": tuple(node.meta["val"] for node in fenced), "module": "", "backward": True}
+        for i, node in enumerate(fenced):
+            result = graph.call_function(operator.getitem, (together, i))
+            result.meta = dict(node.meta)
+            if i:
+                node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not together)
+            else:
+                backward_loop.replace_input_with(node, result)
 
 
 def _is_tensor(node: fx.Node) -> bool:
