@@ -147,3 +147,57 @@ def test_data_from_the_cpu_does_not_change() -> None:
 def test_tensors_from_elsewhere_are_refused() -> None:
     with pytest.raises(GraphError, match="on cpu: move it to the tpu device first"):
         wholestep.capture_step(lambda x: x)(torch.ones(2))
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["whole", "part"])
+def test_an_argument_that_is_written(part: bool) -> None:
+    calls = 0
+
+    @wholestep.capture_step
+    def step(x: Tensor) -> None:
+        nonlocal calls
+        calls += 1
+        x.mul_(2).add_(1)
+
+    for call in range(6):
+        base = numbers(4) + call
+        expected = base.cpu()
+        step(base[1:3] if part else base)
+        (expected[1:3] if part else expected).mul_(2).add_(1)
+        assert torch.equal(base.cpu(), expected)
+    assert calls == (4 if part else 3)
+
+
+def test_results_that_are_arguments_or_views_of_them() -> None:
+    step = wholestep.capture_step(lambda x, y: (x, y[1:], x.t()))
+    for call in range(6):
+        x, y = numbers(2, 3) + call, numbers(3) * call
+        same, tail, turned = step(x, y)
+        assert torch.equal(same.cpu(), x.cpu()) and torch.equal(tail.cpu(), y[1:].cpu())
+        assert torch.equal(turned.cpu(), x.t().cpu())
+        same.add_(1)
+        assert torch.equal(turned.cpu(), x.t().cpu()) and x[0, 0] == 2 + call
+
+
+def test_parts_of_a_tensor_are_one_program_wherever_they_lie() -> None:
+    calls, text = 0, numbers(4, 30)
+
+    @wholestep.capture_step
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return (x * y).sum(1)
+
+    for start in range(0, 24, 4):
+        piece = text[:, start : start + 5]
+        result = step(piece[:, :-1], piece[:, 1:])
+        assert torch.equal(result.cpu(), (piece[:, :-1].cpu() * piece[:, 1:].cpu()).sum(1))
+    assert calls == 3
+
+
+def test_one_tensor_twice_is_another_program_than_two() -> None:
+    step = wholestep.capture_step(lambda x, y: x + 2 * y)
+    for call in range(4):
+        x, y = numbers(3) + call, numbers(3) * call
+        assert torch.equal(step(x, x).cpu(), 3 * x.cpu())
+        assert torch.equal(step(x, y).cpu(), x.cpu() + 2 * y.cpu())

@@ -17,6 +17,7 @@ the CPU, would never change again, and is an error.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import weakref
 from collections.abc import Callable, Sequence
@@ -34,7 +35,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, t
 from wholestep.device.buffer import Buffer, buffer_of, over_array, view_of
 from wholestep.device.eager import EAGER, Pending, Recording, user_line
 from wholestep.device.random import GENERATOR
-from wholestep.device.strides import View
+from wholestep.device.strides import View, part
 from wholestep.errors import GraphError
 
 
@@ -50,17 +51,28 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
             cannot change.
     """
     plans: dict[Any, _Plan | None] = {}
+    writing: set[Any] = set()  # of parts of tensors
 
     @functools.wraps(step)
     def captured(*args: Any, **kwargs: Any) -> Any:
-        leaves, spec = tree_flatten((args, kwargs))
-        key = spec, tuple(_signature(leaf) for leaf in leaves)
+        given, spec = tree_flatten((args, kwargs))
+        # Where a part lies in a larger tensor does not matter, unless it is written: a batch of a data set, say.
+        leaves = [_whole(leaf) for leaf in given]
+        key = _key(leaves, spec)
+        if key in writing:
+            leaves, key = given, (True, _key(given, spec))
         if key not in plans:
             plans[key] = None
-            return tree_map(_detached, step(*args, **kwargs))
+            results = _call(step, leaves, spec)
+            written = [(part, copy) for part, copy in zip(given, leaves, strict=True) if copy is not part]
+            written = [(part, copy) for part, copy in written if copy._version]
+            for part, copy in written:
+                part.copy_(copy)
+                writing.add(key)
+            return tree_map(_detached, results)
         plan = plans[key]
         if plan is None or not plan.is_checked:
-            recorded, results = _record(step, args, kwargs, leaves)
+            recorded, results = _record(step, leaves, spec)
             if plan is not None:
                 recorded = plan.checked_against(recorded)
             plans[key] = recorded
@@ -76,13 +88,15 @@ class _Result:
     """A tensor that the step returns.
 
     Attributes:
-        value: of the program, that its storage holds; None where the tensor was there before.
-        tensor: the one that was there before.
+        value: of the program, that its storage holds; None where the storage was there before.
+        argument: the leaf of the arguments whose storage it is.
+        tensor: the one that was there before, if it is no argument's.
     """
 
     value: int | None
     dtype: torch.dtype
     view: View
+    argument: int | None
     tensor: Tensor | None
 
 
@@ -169,8 +183,9 @@ class _Plan:
             and _of(buffer_of(leaf.grad), recording)
             and buffer_of(leaf.grad).value.place in self._kept
         ]
-        arguments = {id(buffer_of(leaf)): i for i, leaf in enumerate(leaves) if _is_ours(leaf)}
+        arguments = _arguments(leaves)
         self._arguments = [arguments.get(id(buffer)) for buffer in recording.sources]
+        self._written = {place: arguments[id(buffer)] for place, buffer in held.items() if id(buffer) in arguments}
         written = {id(buffer) for buffer in held.values()}
         self._donated = [
             id(buffer) in written and at is None for buffer, at in zip(recording.sources, self._arguments, strict=True)
@@ -261,7 +276,7 @@ class _Plan:
             self._words = np.stack([GENERATOR.draw() for _ in self.recording.draws])
         values = self._program(self._words, self._numbers, donated, kept)
         for place, value in zip(self._places, values, strict=True):
-            holder = self._kept.get(place)
+            holder = None if place in self._written else self._kept.get(place)
             buffer = None if holder is None else holder()
             if buffer is not None:
                 buffer.value = value
@@ -279,12 +294,20 @@ class _Plan:
     def replay(self, leaves: Sequence[Any]) -> Any:
         """The step's results, in new tensors."""
         values = dict(zip(self._places, self.run(leaves), strict=True))
+        for place, argument in self._written.items():
+            buffer_of(leaves[argument]).value = values[place]
         self._give_gradients(values)
         storages: dict[int, Tensor] = {}
-        results = [self._result(leaf, values, storages) if isinstance(leaf, _Result) else leaf for leaf in self.results]
+        results = [
+            self._result(leaf, leaves, values, storages) if isinstance(leaf, _Result) else leaf for leaf in self.results
+        ]
         return tree_unflatten(results, self.spec)
 
-    def _result(self, result: _Result, values: dict[int, jax.Array], storages: dict[int, Tensor]) -> Tensor:
+    def _result(
+        self, result: _Result, leaves: Sequence[Any], values: dict[int, jax.Array], storages: dict[int, Tensor]
+    ) -> Tensor:
+        if result.argument is not None:
+            return leaves[result.argument].detach().as_strided(*result.view)
         if result.value is None:
             assert result.tensor is not None
             return result.tensor
@@ -298,23 +321,31 @@ def _seen(whole: Tensor, view: View) -> Tensor:
     return whole if view == view_of(whole) else whole.as_strided(*view)
 
 
-def _record(step: Callable[..., Any], args: Any, kwargs: Any, leaves: Sequence[Any]) -> tuple[_Plan, Any]:
+def _call(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> Any:
+    args, kwargs = tree_unflatten(leaves, spec)
+    return step(*args, **kwargs)
+
+
+def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> tuple[_Plan, Any]:
     """Run the step's Python and record what it calls."""
     recording = _CapturedRecording()
     with EAGER.recorded(recording), _NoWritesOnCpu():
-        returned = step(*args, **kwargs)
-    flat, spec = tree_flatten(returned)
-    results = [_described(leaf, recording) if _is_ours(leaf) else leaf for leaf in flat]
-    plan = _Plan(recording, leaves, spec, results)
+        returned = _call(step, leaves, spec)
+    flat, result_spec = tree_flatten(returned)
+    arguments = _arguments(leaves)
+    results = [_described(leaf, recording, arguments) if _is_ours(leaf) else leaf for leaf in flat]
+    plan = _Plan(recording, leaves, result_spec, results)
     return plan, tree_map(_detached, returned)
 
 
-def _described(tensor: Tensor, recording: _CapturedRecording) -> _Result:
-    buffer = buffer_of(tensor)
+def _described(tensor: Tensor, recording: _CapturedRecording, arguments: dict[int, int] | None = None) -> _Result:
+    buffer, view = buffer_of(tensor), view_of(tensor)
+    if arguments and id(buffer) in arguments:
+        return _Result(None, tensor.dtype, view, arguments[id(buffer)], None)
     sources = {id(source) for source in recording.sources}
-    is_new = _of(buffer, recording) and id(buffer) not in sources
-    value = buffer.value.place if is_new else None
-    return _Result(value, tensor.dtype, view_of(tensor), None if is_new else tensor.detach())
+    if _of(buffer, recording) and id(buffer) not in sources:
+        return _Result(buffer.value.place, tensor.dtype, view, None, None)
+    return _Result(None, tensor.dtype, view, None, tensor.detach())
 
 
 def _of(buffer: Buffer, recording: Recording) -> bool:
@@ -349,6 +380,27 @@ class _NoWritesOnCpu(TorchDispatchMode):
 
 def _is_ours(x: Any) -> bool:
     return isinstance(x, Tensor) and x.device.type == "tpu"
+
+
+def _arguments(leaves: Sequence[Any]) -> dict[int, int]:
+    """The first leaf of each buffer, by identity."""
+    return {id(buffer_of(leaf)): i for i, leaf in reversed(list(enumerate(leaves))) if _is_ours(leaf)}
+
+
+def _whole(leaf: Any) -> Any:
+    """A copy of a tensor that is a part of a larger one; anything else itself."""
+    if not _is_ours(leaf) or leaf.requires_grad or not leaf.numel():
+        return leaf
+    buffer, view = buffer_of(leaf), view_of(leaf)
+    if math.prod(buffer.shape) == leaf.numel():
+        return leaf
+    return over_array(part(buffer.array, view.offset, view.size, view.stride), buffer.dtype)
+
+
+def _key(leaves: Sequence[Any], spec: TreeSpec) -> Any:
+    """What one program serves: the leaves' signatures, and which share a storage."""
+    first = _arguments(leaves)
+    return spec, tuple((_signature(x), first[id(buffer_of(x))] if _is_ours(x) else None) for x in leaves)
 
 
 def _signature(leaf: Any) -> Any:

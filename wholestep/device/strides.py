@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -47,6 +48,13 @@ def take(array: jax.Array, view: View) -> jax.Array:
     dense = jnp.transpose(block.reshape(grid.extent[:-1]), [grid.order.index(i) for i in range(len(grid.order))])
     kept = [n if step else 1 for n, step in zip(view.size, view.stride, strict=True)]
     return jnp.broadcast_to(dense.reshape(kept), view.size)
+
+
+@functools.partial(jax.jit, static_argnames=("size", "stride"))
+def part(array: jax.Array, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> jax.Array:
+    """A view's elements, `[*size]`, not empty: one program wherever the view begins."""
+    span = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    return take(lax.dynamic_slice(array.reshape(-1), (offset,), (span,)), View(size, stride, 0))
 
 
 def put(array: jax.Array, view: View, value: jax.Array) -> jax.Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import traceback
@@ -261,12 +262,18 @@ class _Lines(TorchFunctionMode):
         self, function: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_MACHINERY):
+        while frame is not None and (name := _file_name(frame.f_code.co_filename)) is None:
             frame = frame.f_back
         if frame is None:
             return function(*args, **(kwargs or {}))
-        with fx_traceback.annotate({"line": f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"}):
+        with fx_traceback.annotate({"line": f"{name}:{frame.f_lineno}"}):
             return function(*args, **(kwargs or {}))
+
+
+@functools.cache
+def _file_name(path: str) -> str | None:
+    """None of a file of PyTorch, or of what shards and lowers."""
+    return None if path.startswith(_MACHINERY) else Path(path).name
 
 
 def _label(graph_module: fx.GraphModule) -> None:
