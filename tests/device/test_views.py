@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from device.reference import assert_same, numbers, same_on_both
+from device.reference import assert_close, assert_same, numbers, same_on_both
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -332,3 +332,33 @@ def test_random_programs(program: list[tuple[bool, int, int]]) -> None:
         if torch.tpu.eager_mode == "immediate" or not makes_view:
             assert_same(tensors["tpu"], tensors["cpu"])
     assert_same(tensors["tpu"], tensors["cpu"])
+
+
+def test_parts_of_a_tensor_are_one_program_wherever_they_lie(eager_mode: str) -> None:
+    x = numbers(40, 3).to("tpu")
+    expected, total = x.cpu(), torch.zeros((), device="tpu")
+    counters = torch.tpu.counters()
+    for i in range(12):
+        if i == 3:
+            torch.tpu.synchronize()
+            counters.reset()
+        rows, column = x[i : i + 5], x[i, 1]
+        total += (rows * column).sum() + torch.cat([rows, rows], 1)[2, 4]
+        torch.tpu.synchronize()
+    assert counters.compiles == 0
+    wanted = sum(
+        (expected[i : i + 5] * expected[i, 1]).sum() + torch.cat([expected[i : i + 5]] * 2, 1)[2, 4] for i in range(12)
+    )
+    assert_close(total, wanted)
+
+
+def test_a_part_that_is_read_where_it_is_written(eager_mode: str) -> None:
+    def run(device: str) -> Any:
+        x = numbers(6, 4).to(device)
+        x[:3].add_(x[3:])
+        x[3:].copy_(x[:3])
+        x[:, :2].mul_(x[:, 2:])
+        torch.add(x[1], x[2], out=x[3])
+        return x
+
+    same_on_both(run)

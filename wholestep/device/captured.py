@@ -35,7 +35,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, t
 from wholestep.device.buffer import Buffer, buffer_of, over_array, view_of
 from wholestep.device.eager import EAGER, Pending, Recording, user_line
 from wholestep.device.random import GENERATOR
-from wholestep.device.strides import View, part
+from wholestep.device.strides import View, part, span
 from wholestep.errors import GraphError
 
 
@@ -388,13 +388,15 @@ def _arguments(leaves: Sequence[Any]) -> dict[int, int]:
 
 
 def _whole(leaf: Any) -> Any:
-    """A copy of a tensor that is a part of a larger one; anything else itself."""
+    """A tensor that is a part of a larger one in storage of its own, from its first element to its last; anything else
+    itself."""
     if not _is_ours(leaf) or leaf.requires_grad or not leaf.numel():
         return leaf
     buffer, view = buffer_of(leaf), view_of(leaf)
     if math.prod(buffer.shape) == leaf.numel():
         return leaf
-    return over_array(part(buffer.array, view.offset, view.size, view.stride), buffer.dtype)
+    elements = part(buffer.array, view.offset, span(view.size, view.stride))
+    return over_array(elements, buffer.dtype).as_strided(view.size, view.stride, 0)
 
 
 def _key(leaves: Sequence[Any], spec: TreeSpec) -> Any:

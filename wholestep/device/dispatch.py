@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.device import foreach
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
-from wholestep.device.eager import EAGER, Number
+from wholestep.device.eager import EAGER, Number, Pending
 from wholestep.device.operator import Given, Operand, OperatorProgram, is_given
 from wholestep.device.recurrent import CELLS
 from wholestep.device.scalars import changing_number, with_tensor
-from wholestep.device.strides import View
+from wholestep.device.strides import View, part, span
 from wholestep.errors import DataDependentError
 
 aten = torch.ops.aten
@@ -46,11 +46,12 @@ class Operation:
         LoweringError: when called, that it has no lowering to XLA.
     """
 
-    __slots__ = ("_numbers", "_programs", "_programs_in_short", "_writes_a_list", "operator")
+    __slots__ = ("_numbers", "_programs", "_programs_in_short", "_writes_a_list", "_written", "operator")
 
     def __init__(self, operator: torch._ops.OpOverload) -> None:
         self.operator = operator
         self._numbers = _number_arguments(operator)
+        self._written = _written_arguments(operator)
         # PyTorch leaves it to their kernels to count the writes.
         self._writes_a_list = operator._schema.is_mutable and foreach.base_of(operator) is not None
         # None where only the values tell the result's shape.
@@ -72,7 +73,7 @@ class Operation:
             result = _new_tensor(size, dtype)
             result.untyped_storage().buffer = Buffer(outputs[0], size, dtype)
             return result
-        read = _Read(self.operator, self._numbers, args, kwargs)
+        read = _Read(self.operator, self._numbers, self._written, args, kwargs)
         if read.key not in self._programs:
             self._programs[read.key] = _trace(read, args, kwargs)
         program = self._programs[read.key]
@@ -115,6 +116,9 @@ class Operation:
                     return None
                 if shape == buffer.shape and argument.is_contiguous():
                     key += (shape, dtype)
+                elif place not in self._written and (copy := _copied_part(argument, buffer)) is not None:
+                    key += (dtype, shape, argument.stride(), copy.shape)
+                    buffer, value = copy, copy.value
                 else:
                     key += (dtype, shape, argument.stride(), argument.storage_offset(), buffer.shape)
                 if buffer in buffers:
@@ -149,18 +153,22 @@ class _Read:
         self,
         operator: torch._ops.OpOverload,
         numbers: frozenset[int | str],
+        written: frozenset[int | str],
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> None:
         self.operator = operator
+        self._keeps_views = False
         self.tensors: list[Tensor | None] = []
         self.buffers: list[Buffer] = []
         self.operands: list[tuple[Any, ...]] = []  # the fields of `Operand`
         self.numbers: list[Number] = []
         self.replaced: dict[int | str, Any] = {}  # arguments that are numbers, or lists of them -> their operands
         self._places: dict[Buffer, int] = {}
-        given = (*enumerate(args), *kwargs.items())
-        parts = [(name, self._number(name, x) if name in numbers else self._part(x)) for name, x in given]
+        parts = []
+        for name, x in (*enumerate(args), *kwargs.items()):
+            self._keeps_views = name in written
+            parts.append((name, self._number(name, x) if name in numbers else self._part(x)))
         self.key = tuple(parts), torch.get_default_dtype()
 
     def _part(self, argument: Any) -> Any:
@@ -209,18 +217,13 @@ class _Read:
             tensor, buffer = moved, buffer_of(moved)
         if buffer.dtype is not dtype:
             buffer.reinterpret(dtype)
+        size, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
+        if offset and not self._keeps_views and (copy := _copied_part(tensor, buffer)) is not None:
+            buffer, offset = copy, 0
         place = self._places.setdefault(buffer, len(self.buffers))
         if place == len(self.buffers):
             self.buffers.append(buffer)
-        operand = (
-            place,
-            dtype,
-            tensor.shape,
-            tensor.stride(),
-            tensor.storage_offset(),
-            buffer.shape,
-            buffer.value is not None,
-        )
+        operand = (place, dtype, size, stride, offset, buffer.shape, buffer.value is not None)
         self.operands.append(operand)
         self.tensors.append(tensor)
         return operand
@@ -244,6 +247,19 @@ class _Read:
                 f"{tensor.device} and one on tpu; `.to(device)` moves it"
             )
         return tensor.to("tpu")
+
+
+def _copied_part(tensor: Tensor, buffer: Buffer) -> Buffer | None:
+    """From the first to the last element of `tensor`, as storage of its own, where another place in the old one would
+    be another program: a loop over the parts of a tensor is to compile its operators once. None where it begins where
+    its storage does, or that is still to be made, in which case code, not data, says where it begins."""
+    offset, value = tensor.storage_offset(), buffer.value
+    if not offset or value is None or EAGER.captures or not tensor.numel():
+        return None
+    if type(value) is Pending and value.array is None:
+        return None
+    length = span(tensor.shape, tensor.stride())
+    return Buffer(part(buffer.array, offset, length), (length,), buffer.dtype)
 
 
 def _returned(
@@ -310,6 +326,16 @@ def _number_arguments(operator: torch._ops.OpOverload) -> frozenset[int | str]:
         for place, argument in enumerate(operator._schema.arguments)
         for each in (place, argument.name)
         if isinstance(argument.type, torch.TensorType) or argument.name in changing
+    )
+
+
+def _written_arguments(operator: torch._ops.OpOverload) -> frozenset[int | str]:
+    """Places and names of those that the operator writes."""
+    return frozenset(
+        each
+        for place, argument in enumerate(operator._schema.arguments)
+        for each in (place, argument.name)
+        if argument.alias_info is not None and argument.alias_info.is_write
     )
 
 

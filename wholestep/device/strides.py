@@ -50,11 +50,15 @@ def take(array: jax.Array, view: View) -> jax.Array:
     return jnp.broadcast_to(dense.reshape(kept), view.size)
 
 
-@functools.partial(jax.jit, static_argnames=("size", "stride"))
-def part(array: jax.Array, offset: int, size: tuple[int, ...], stride: tuple[int, ...]) -> jax.Array:
-    """A view's elements, `[*size]`, not empty: one program wherever the view begins."""
-    span = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
-    return take(lax.dynamic_slice(array.reshape(-1), (offset,), (span,)), View(size, stride, 0))
+def span(size: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements of the storage from a view's first to its last; of a view that is not empty."""
+    return 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+
+
+@functools.partial(jax.jit, static_argnames="length")
+def part(array: jax.Array, offset: int, length: int) -> jax.Array:
+    """Elements `[length]` of a storage: one program wherever they begin."""
+    return lax.dynamic_slice(array.reshape(-1), (offset,), (length,))
 
 
 def put(array: jax.Array, view: View, value: jax.Array) -> jax.Array:
