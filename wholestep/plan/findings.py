@@ -17,6 +17,13 @@ from wholestep.plan.schedule import Timed, Timeline, network_lane
 from wholestep.xla.chips import Chip
 from wholestep.xla.flag_sets import SETS
 
+_FEWER_BYTES = {
+    "all-gather": "--set layers.gathered=kept",
+    "reduce-scatter": "--set precision.reduce=bfloat16",
+    "all-reduce": "--set precision.reduce=bfloat16",
+}
+"""Settings under which an operation sends less: weights gathered once, gradients reduced in half the bytes."""
+
 _SHARE = 1e-3
 _WHERE = 5
 
@@ -61,10 +68,9 @@ def exposed_collectives(facts: Facts) -> Iterator[Finding]:
             groups.setdefault(key, []).append(each)
     for (operation, network, waits), timed in groups.items():
         how = "asynchronous, but longer than what runs beside it" if waits else "synchronous: nothing runs beside it"
-        mend = _sets(facts, "latency_hiding", "async_all_gather", "sparsecore_offload")
-        yield from _finding(
-            facts, "exposed collective", f"{operation} over {network} is {how}", timed, "" if waits else mend
-        )
+        flags = "" if waits else _sets(facts, "latency_hiding", "async_all_gather", "sparsecore_offload")
+        mend = flags or _FEWER_BYTES.get(operation, "")
+        yield from _finding(facts, "exposed collective", f"{operation} over {network} is {how}", timed, mend)
 
 
 def gathers_as_all_reduces(facts: Facts) -> Iterator[Finding]:
@@ -122,9 +128,8 @@ def merged_recomputation(facts: Facts) -> Iterator[Finding]:
 def host_transfers(facts: Facts) -> Iterator[Finding]:
     """Transfers to and from the host's memory that the device waits for."""
     waits = [each for each in facts.line.timed if each.cost.work == "host" and each.exposed > 0]
-    yield from _finding(
-        facts, "host transfer", "the device waits for the host's memory", waits, _sets(facts, "host_offload")
-    )
+    mend = _sets(facts, "host_offload") or "--set layers.keep=recompute_all"
+    yield from _finding(facts, "host transfer", "the device waits for the host's memory", waits, mend)
 
 
 def unknown_loops(facts: Facts) -> Iterator[Finding]:
