@@ -352,6 +352,25 @@ def test_parts_of_a_tensor_are_one_program_wherever_they_lie(eager_mode: str) ->
     assert_close(total, wanted)
 
 
+def test_writes_into_parts_are_one_program_wherever_they_lie() -> None:
+    x, y = numbers(40, 3).to("tpu"), numbers(3).to("tpu")
+    expected, row = x.cpu(), y.cpu()
+    counters = torch.tpu.counters()
+    for i in range(1, 12):
+        if i == 3:
+            counters.reset()
+        x[i] = y
+        x[i : i + 2, 1].mul_(0.5)
+        x[2 * i].fill_(i)
+        torch._foreach_add_([x[i + 1]], 1.0)
+        expected[i] = row
+        expected[i : i + 2, 1].mul_(0.5)
+        expected[2 * i].fill_(i)
+        expected[i + 1] += 1
+    assert counters.compiles == 0
+    assert_close(x, expected)
+
+
 def test_a_part_that_is_read_where_it_is_written(eager_mode: str) -> None:
     def run(device: str) -> Any:
         x = numbers(6, 4).to(device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from wholestep.device.eager import EAGER, Number, Pending
 from wholestep.device.operator import Given, Operand, OperatorProgram, is_given
 from wholestep.device.recurrent import CELLS
 from wholestep.device.scalars import changing_number, with_tensor
-from wholestep.device.strides import View, part, span
+from wholestep.device.strides import View, part, span, with_part
 from wholestep.errors import DataDependentError
 
 aten = torch.ops.aten
@@ -63,12 +63,16 @@ class Operation:
         buffers: list[Buffer] = []
         values: list[Any] = []
         numbers: list[Number] = []
-        short = self._short_key(args, kwargs, tensors, buffers, values, numbers)
+        written: list[_WrittenPart] = []
+        short = self._short_key(args, kwargs, tensors, buffers, values, numbers, written)
         program = self._programs_in_short.get(short)
         if program is not None:
             outputs = EAGER.execute(program, numbers, buffers, values)
             if program.single is None or EAGER.captures:
-                return _returned(program, outputs, tensors, buffers)
+                result = _returned(program, outputs, tensors, buffers)
+                for each in written:
+                    each.put_back()
+                return result
             size, dtype = program.single
             result = _new_tensor(size, dtype)
             result.untyped_storage().buffer = Buffer(outputs[0], size, dtype)
@@ -88,7 +92,10 @@ class Operation:
         outputs = EAGER.execute(program, read.numbers, read.buffers, [buffer.value for buffer in read.buffers])
         if self._writes_a_list:
             increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
-        return _returned(program, outputs, read.tensors, read.buffers)
+        result = _returned(program, outputs, read.tensors, read.buffers)
+        for each in read.written:
+            each.put_back()
+        return result
 
     def _short_key(
         self,
@@ -98,6 +105,7 @@ class Operation:
         buffers: list[Buffer],
         values: list[Any],
         numbers: list[Number],
+        written: list[_WrittenPart],
     ) -> tuple[Any, ...] | None:
         """What is static of the arguments; the lists are filled with what is not. None for arguments of other kinds.
 
@@ -116,8 +124,12 @@ class Operation:
                     return None
                 if shape == buffer.shape and argument.is_contiguous():
                     key += (shape, dtype)
-                elif place not in self._written and (copy := _copied_part(argument, buffer)) is not None:
+                elif (place not in self._written or (EAGER.recording is None and len(self._written) == 2)) and (
+                    copy := _copied_part(argument, buffer)
+                ) is not None:
                     key += (dtype, shape, argument.stride(), copy.shape)
+                    if place in self._written:
+                        written.append(_WrittenPart(buffer, copy, argument.storage_offset()))
                     buffer, value = copy, copy.value
                 else:
                     key += (dtype, shape, argument.stride(), argument.storage_offset(), buffer.shape)
@@ -158,16 +170,20 @@ class _Read:
         kwargs: dict[str, Any],
     ) -> None:
         self.operator = operator
-        self._keeps_views = False
+        self._writes = self._writes_one = False
+        self.written: list[_WrittenPart] = []
         self.tensors: list[Tensor | None] = []
         self.buffers: list[Buffer] = []
         self.operands: list[tuple[Any, ...]] = []  # the fields of `Operand`
         self.numbers: list[Number] = []
         self.replaced: dict[int | str, Any] = {}  # arguments that are numbers, or lists of them -> their operands
         self._places: dict[Buffer, int] = {}
+        given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
         parts = []
-        for name, x in (*enumerate(args), *kwargs.items()):
-            self._keeps_views = name in written
+        for name, x in given:
+            self._writes = name in written
+            # One argument, which has a place and a name, and of a list one element.
+            self._writes_one = self._writes and len(written) == 2 and not (isinstance(x, list) and len(x) > 1)
             parts.append((name, self._number(name, x) if name in numbers else self._part(x)))
         self.key = tuple(parts), torch.get_default_dtype()
 
@@ -218,7 +234,10 @@ class _Read:
         if buffer.dtype is not dtype:
             buffer.reinterpret(dtype)
         size, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-        if offset and not self._keeps_views and (copy := _copied_part(tensor, buffer)) is not None:
+        keeps = self._writes and not (self._writes_one and EAGER.recording is None)
+        if offset and not keeps and (copy := _copied_part(tensor, buffer)) is not None:
+            if self._writes:
+                self.written.append(_WrittenPart(buffer, copy, offset))
             buffer, offset = copy, 0
         place = self._places.setdefault(buffer, len(self.buffers))
         if place == len(self.buffers):
@@ -247,6 +266,17 @@ class _Read:
                 f"{tensor.device} and one on tpu; `.to(device)` moves it"
             )
         return tensor.to("tpu")
+
+
+class _WrittenPart(NamedTuple):
+    """A part of a storage that an operator writes in a copy."""
+
+    storage: Buffer
+    copy: Buffer
+    offset: int
+
+    def put_back(self) -> None:
+        self.storage.value = with_part(self.storage.array, self.copy.array, self.offset)
 
 
 def _copied_part(tensor: Tensor, buffer: Buffer) -> Buffer | None:

@@ -61,6 +61,12 @@ def part(array: jax.Array, offset: int, length: int) -> jax.Array:
     return lax.dynamic_slice(array.reshape(-1), (offset,), (length,))
 
 
+@jax.jit
+def with_part(array: jax.Array, elements: jax.Array, offset: int) -> jax.Array:
+    """The storage with `elements`, `[n]`, in the place of those that begin there."""
+    return lax.dynamic_update_slice(array.reshape(-1), elements, (offset,)).reshape(array.shape)
+
+
 def put(array: jax.Array, view: View, value: jax.Array) -> jax.Array:
     """The storage with `value`, `[*view.size]`, written where the view lies. Where a view covers an element more than
     once, which of its values stays is open, as in PyTorch."""
