@@ -20,10 +20,12 @@ import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from wholestep.data.cache import cache_root
 from wholestep.device.buffer import Buffer
 from wholestep.device.operator import OperatorProgram
 from wholestep.device.random import GENERATOR
 from wholestep.errors import ConfigError
+from wholestep.xla.compile_cache import enable_compile_cache
 from wholestep.xla.devices import configure_devices
 from wholestep.xla.dtypes import carried
 
@@ -300,6 +302,9 @@ class Eager:
 
 
 configure_devices()
+if jax.config.jax_compilation_cache_dir is None:  # programs of operators are many, and the same in every process
+    with contextlib.suppress(OSError):  # a home that cannot be written
+        enable_compile_cache(cache_root() / "xla")
 EAGER = Eager()
 
 
