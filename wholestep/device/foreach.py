@@ -54,10 +54,9 @@ def names() -> Iterator[str]:
         packet, _, overload = name.removeprefix("aten::").partition(".")
         base = packet.removeprefix("_foreach_").removesuffix("_")
         known = packet.startswith("_foreach_") and base in _FUNCTIONS and not overload.endswith("out")
-        # One tensor that holds a number for each element is not taken apart here, and to fill needs to write.
-        if known and (base, overload) not in {("addcmul", "Tensor"), ("addcdiv", "Tensor"), ("zero", "")}:
+        # One tensor that holds a number for each element is not taken apart here.
+        if known and (base, overload) not in {("addcmul", "Tensor"), ("addcdiv", "Tensor")}:
             yield name.removeprefix("aten::")
-    yield "_foreach_zero_"
 
 
 def base_of(operator: torch._ops.OpOverload) -> str | None:
