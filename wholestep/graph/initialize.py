@@ -12,6 +12,7 @@ from torch.func import functional_call, functionalize
 
 from wholestep.errors import GraphError
 from wholestep.graph.random import is_random, number_draws
+from wholestep.graph.step import ancestors
 from wholestep.graph.trace import trace
 
 
@@ -52,7 +53,7 @@ def capture_initializers(module: nn.Module) -> dict[str, Initializer]:
     initializers: dict[str, Initializer] = {}
     drawn_by: dict[fx.Node, str] = {}
     for index, (name, result) in enumerate(zip(tensors, graph.output_node().args[0], strict=True)):
-        needed = _ancestors(result)
+        needed = ancestors(result)
         for node in needed:
             if is_random(node):
                 other = drawn_by.setdefault(node, name)
@@ -77,16 +78,6 @@ class _Initialization(nn.Module):
             reset_parameters = getattr(submodule, "reset_parameters", None)
             if reset_parameters is not None:
                 reset_parameters()
-
-
-def _ancestors(node: fx.Node) -> set[fx.Node]:
-    found, stack = {node}, [node]
-    while stack:
-        for source in stack.pop().all_input_nodes:
-            if source not in found:
-                found.add(source)
-                stack.append(source)
-    return found
 
 
 def _subgraph(nodes: list[fx.Node], result: fx.Node) -> fx.GraphModule:

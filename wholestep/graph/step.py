@@ -133,3 +133,14 @@ def graphs(module: fx.GraphModule) -> Iterator[fx.GraphModule]:
     yield module
     for body in bodies(module).values():
         yield from graphs(body)
+
+
+def ancestors(node: fx.Node) -> set[fx.Node]:
+    """`node` and all that it is computed from."""
+    found, rest = {node}, [node]
+    while rest:
+        for source in rest.pop().all_input_nodes:
+            if source not in found:
+                found.add(source)
+                rest.append(source)
+    return found

@@ -16,7 +16,7 @@ from torch import fx
 
 from wholestep.graph.call import fence
 from wholestep.graph.scan import loop
-from wholestep.graph.step import StepGraph, copy_graph, graphs
+from wholestep.graph.step import StepGraph, ancestors, copy_graph, graphs
 
 
 def finish_before_loops(step: StepGraph) -> StepGraph:
@@ -42,7 +42,7 @@ def _finish_before(backward_loop: fx.Node) -> None:
         if node is backward_loop:
             break
         before.add(node)
-    apart = before - _needed_by(backward_loop)
+    apart = before - ancestors(backward_loop)
     others = [
         node
         for node in graph.nodes
@@ -67,14 +67,3 @@ def _finish_before(backward_loop: fx.Node) -> None:
 
 def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
-
-
-def _needed_by(node: fx.Node) -> set[fx.Node]:
-    needed: set[fx.Node] = set()
-    rest = [node]
-    while rest:
-        for each in rest.pop().all_input_nodes:
-            if each not in needed:
-                needed.add(each)
-                rest.append(each)
-    return needed
