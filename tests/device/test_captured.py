@@ -179,6 +179,21 @@ def test_results_that_are_arguments_or_views_of_them() -> None:
         assert torch.equal(turned.cpu(), x.t().cpu()) and x[0, 0] == 2 + call
 
 
+def test_what_a_step_does_to_the_tensor_that_it_is_given_a_part_of() -> None:
+    text = numbers(4, 6)
+
+    @wholestep.capture_step
+    def step(x: Tensor) -> tuple[Tensor, Tensor]:
+        text.add_(1)  # which `x` is a part of
+        return x, x * 2
+
+    for _ in range(5):
+        same, twice = step(text[1])
+        assert torch.equal(twice.cpu(), 2 * text[1].cpu())
+        same.add_(1)
+        assert torch.equal(same.cpu(), text[1].cpu())
+
+
 def test_parts_of_a_tensor_are_one_program_wherever_they_lie() -> None:
     calls, text = 0, numbers(4, 30)
 

@@ -113,4 +113,3 @@ def test_autograd_sees_the_write(eager_mode: str) -> None:
 def test_what_is_computed_on_the_device_is_not_written_to_the_cpu(eager_mode: str) -> None:
     with pytest.raises(RuntimeError, match="writes into a CPU tensor"):
         torch._foreach_add_([torch.tensor(1.0)], [torch.ones((), device="tpu")])
-    assert_same(torch.ones(()).add_(1.0), torch.tensor(2.0))

@@ -51,24 +51,24 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
             cannot change.
     """
     plans: dict[Any, _Plan | None] = {}
-    writing: set[Any] = set()  # of parts of tensors
+    in_place: set[Any] = set()
 
     @functools.wraps(step)
     def captured(*args: Any, **kwargs: Any) -> Any:
         given, spec = tree_flatten((args, kwargs))
-        # Where a part lies in a larger tensor does not matter, unless it is written: a batch of a data set, say.
+        # A batch of a data set, say: where it lies does not matter, unless the step writes there or returns it.
         leaves = [_whole(leaf) for leaf in given]
         key = _key(leaves, spec)
-        if key in writing:
+        if key in in_place:
             leaves, key = given, (True, _key(given, spec))
         if key not in plans:
             plans[key] = None
-            results = _call(step, leaves, spec)
-            written = [(part, copy) for part, copy in zip(given, leaves, strict=True) if copy is not part]
-            written = [(part, copy) for part, copy in written if copy._version]
-            for part, copy in written:
-                part.copy_(copy)
-                writing.add(key)
+            parts = [buffer_of(one) for one, copy in zip(given, leaves, strict=True) if copy is not one]
+            before = [buffer.value for buffer in parts]
+            results = step(*args, **kwargs)
+            returned = {id(buffer_of(x)) for x in tree_leaves(results) if _is_ours(x)}
+            if any(b.value is not value or id(b) in returned for b, value in zip(parts, before, strict=True)):
+                in_place.add(key)
             return tree_map(_detached, results)
         plan = plans[key]
         if plan is None or not plan.is_checked:
@@ -177,7 +177,7 @@ class _Plan:
         self._places = sorted({*held, *(place for place in returned if place is not None)})
         self._kept = {place: weakref.ref(buffer) for place, buffer in held.items() if place not in returned}
         self._gradients = [
-            (leaf, _described(leaf.grad, recording))
+            (leaf, _described(leaf.grad, recording, {}))
             for leaf in recording.leaves.values()
             if _is_ours(leaf.grad)
             and _of(buffer_of(leaf.grad), recording)
@@ -321,16 +321,12 @@ def _seen(whole: Tensor, view: View) -> Tensor:
     return whole if view == view_of(whole) else whole.as_strided(*view)
 
 
-def _call(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> Any:
-    args, kwargs = tree_unflatten(leaves, spec)
-    return step(*args, **kwargs)
-
-
 def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> tuple[_Plan, Any]:
     """Run the step's Python and record what it calls."""
     recording = _CapturedRecording()
+    args, kwargs = tree_unflatten(leaves, spec)
     with EAGER.recorded(recording), _NoWritesOnCpu():
-        returned = _call(step, leaves, spec)
+        returned = step(*args, **kwargs)
     flat, result_spec = tree_flatten(returned)
     arguments = _arguments(leaves)
     results = [_described(leaf, recording, arguments) if _is_ours(leaf) else leaf for leaf in flat]
@@ -338,9 +334,9 @@ def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> 
     return plan, tree_map(_detached, returned)
 
 
-def _described(tensor: Tensor, recording: _CapturedRecording, arguments: dict[int, int] | None = None) -> _Result:
+def _described(tensor: Tensor, recording: _CapturedRecording, arguments: dict[int, int]) -> _Result:
     buffer, view = buffer_of(tensor), view_of(tensor)
-    if arguments and id(buffer) in arguments:
+    if id(buffer) in arguments:
         return _Result(None, tensor.dtype, view, arguments[id(buffer)], None)
     sources = {id(source) for source in recording.sources}
     if _of(buffer, recording) and id(buffer) not in sources:

@@ -46,12 +46,12 @@ class Operation:
         LoweringError: when called, that it has no lowering to XLA.
     """
 
-    __slots__ = ("_numbers", "_programs", "_programs_in_short", "_writes_a_list", "_written", "operator")
+    __slots__ = ("_programs", "_programs_in_short", "_writes_a_list", "numbers", "operator", "written")
 
     def __init__(self, operator: torch._ops.OpOverload) -> None:
         self.operator = operator
-        self._numbers = _number_arguments(operator)
-        self._written = _written_arguments(operator)
+        self.numbers = _number_arguments(operator)
+        self.written = _written_arguments(operator)
         # PyTorch leaves it to their kernels to count the writes.
         self._writes_a_list = operator._schema.is_mutable and foreach.base_of(operator) is not None
         # None where only the values tell the result's shape.
@@ -59,25 +59,19 @@ class Operation:
         self._programs_in_short: dict[Any, OperatorProgram] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        tensors: list[Tensor | None] = []
-        buffers: list[Buffer] = []
-        values: list[Any] = []
-        numbers: list[Number] = []
-        written: list[_WrittenPart] = []
-        short = self._short_key(args, kwargs, tensors, buffers, values, numbers, written)
-        program = self._programs_in_short.get(short)
+        quick = self._quickly(args, kwargs)
+        program = None if quick is None else self._programs_in_short.get(quick[0])
         if program is not None:
+            assert quick is not None
+            _, tensors, buffers, values, numbers, parts = quick
             outputs = EAGER.execute(program, numbers, buffers, values)
             if program.single is None or EAGER.captures:
-                result = _returned(program, outputs, tensors, buffers)
-                for each in written:
-                    each.put_back()
-                return result
+                return _returned(program, outputs, tensors, buffers, parts)
             size, dtype = program.single
             result = _new_tensor(size, dtype)
             result.untyped_storage().buffer = Buffer(outputs[0], size, dtype)
             return result
-        read = _Read(self.operator, self._numbers, self._written, args, kwargs)
+        read = _Read(self, args, kwargs)
         if read.key not in self._programs:
             self._programs[read.key] = _trace(read, args, kwargs)
         program = self._programs[read.key]
@@ -87,31 +81,37 @@ class Operation:
             for place, size in program.resizes:
                 aten.resize_.default(read.tensors[place], size)
             return self(*args, **kwargs)
-        if short is not None:
-            self._programs_in_short[short] = program
+        if quick is not None:
+            self._programs_in_short[quick[0]] = program
         outputs = EAGER.execute(program, read.numbers, read.buffers, [buffer.value for buffer in read.buffers])
         if self._writes_a_list:
             increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
-        result = _returned(program, outputs, read.tensors, read.buffers)
-        for each in read.written:
-            each.put_back()
-        return result
+        return _returned(program, outputs, read.tensors, read.buffers, read.parts)
 
-    def _short_key(
-        self,
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-        tensors: list[Tensor | None],
-        buffers: list[Buffer],
-        values: list[Any],
-        numbers: list[Number],
-        written: list[_WrittenPart],
-    ) -> tuple[Any, ...] | None:
-        """What is static of the arguments; the lists are filled with what is not. None for arguments of other kinds.
+    def copies(self, place: int | str, argument: Any) -> bool:
+        """Whether a part of a tensor may be copied for this argument: one that is written only where it is so alone and
+        at once, since what is between its elements is put back too."""
+        if place not in self.written:
+            return True
+        alone = len(self.written) == 2 and not (isinstance(argument, list) and len(argument) > 1)  # a place and a name
+        return alone and EAGER.recording is None
 
-        This is most of what an operator costs, and so nothing is called here that can be written out. Each part begins
-        with a type, or with a size or dtype, so that no two calls have the same."""
+    def _quickly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+        """A key of what is static of the arguments; then tensors, buffers, their values, numbers, and parts that are
+        written in a copy. None for arguments of other kinds than most.
+
+        This is most of what an operator costs, and so nothing is called here that can be written out. What stands for
+        an argument begins with a type, or with a size or dtype, so that no two calls have the same key."""
         key: list[Any] = [torch.get_default_dtype()]
+        tensors: list[Tensor | None] = []
+        buffers: list[Buffer] = []
+        values: list[Any] = []
+        numbers: list[Number] = []
+        parts: list[_WrittenPart] = []
+        for name, argument in kwargs.items():
+            if name in self.numbers or type(argument) not in _STATIC:
+                return None
+            key += (str, name, argument)
         for place, argument in enumerate(args):
             kind = type(argument)
             if kind in _TENSORS:
@@ -124,12 +124,10 @@ class Operation:
                     return None
                 if shape == buffer.shape and argument.is_contiguous():
                     key += (shape, dtype)
-                elif (place not in self._written or (EAGER.recording is None and len(self._written) == 2)) and (
-                    copy := _copied_part(argument, buffer)
-                ) is not None:
+                elif self.copies(place, argument) and (copy := _copied_part(argument, buffer)) is not None:
                     key += (dtype, shape, argument.stride(), copy.shape)
-                    if place in self._written:
-                        written.append(_WrittenPart(buffer, copy, argument.storage_offset()))
+                    if place in self.written:
+                        parts.append(_WrittenPart(buffer, copy, argument.storage_offset()))
                     buffer, value = copy, copy.value
                 else:
                     key += (dtype, shape, argument.stride(), argument.storage_offset(), buffer.shape)
@@ -139,7 +137,7 @@ class Operation:
                     buffers.append(buffer)
                     values.append(value)
                 tensors.append(argument)
-            elif kind in _NUMBERS and place in self._numbers:
+            elif kind in _NUMBERS and place in self.numbers:
                 key.append(kind)
                 numbers.append((_NUMBERS[kind], argument))
                 tensors.append(None)
@@ -151,27 +149,15 @@ class Operation:
                 key += (kind, *argument)
             else:
                 return None
-        for name, argument in kwargs.items():
-            if name in self._numbers or type(argument) not in _STATIC:
-                return None
-            key += (str, name, argument)
-        return tuple(key)
+        return tuple(key), tensors, buffers, values, numbers, parts
 
 
 class _Read:
     """An operator's arguments: its tensors by storage, its numbers, and a key of what is static of them."""
 
-    def __init__(
-        self,
-        operator: torch._ops.OpOverload,
-        numbers: frozenset[int | str],
-        written: frozenset[int | str],
-        args: Sequence[Any],
-        kwargs: dict[str, Any],
-    ) -> None:
-        self.operator = operator
-        self._writes = self._writes_one = False
-        self.written: list[_WrittenPart] = []
+    def __init__(self, operation: Operation, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.operator = operation.operator
+        self.parts: list[_WrittenPart] = []
         self.tensors: list[Tensor | None] = []
         self.buffers: list[Buffer] = []
         self.operands: list[tuple[Any, ...]] = []  # the fields of `Operand`
@@ -179,13 +165,11 @@ class _Read:
         self.replaced: dict[int | str, Any] = {}  # arguments that are numbers, or lists of them -> their operands
         self._places: dict[Buffer, int] = {}
         given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
-        parts = []
+        key = []
         for name, x in given:
-            self._writes = name in written
-            # One argument, which has a place and a name, and of a list one element.
-            self._writes_one = self._writes and len(written) == 2 and not (isinstance(x, list) and len(x) > 1)
-            parts.append((name, self._number(name, x) if name in numbers else self._part(x)))
-        self.key = tuple(parts), torch.get_default_dtype()
+            self._writes, self._copies = name in operation.written, operation.copies(name, x)
+            key.append((name, self._number(name, x) if name in operation.numbers else self._part(x)))
+        self.key = tuple(key), torch.get_default_dtype()
 
     def _part(self, argument: Any) -> Any:
         """What stands for an argument in the key."""
@@ -234,10 +218,9 @@ class _Read:
         if buffer.dtype is not dtype:
             buffer.reinterpret(dtype)
         size, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-        keeps = self._writes and not (self._writes_one and EAGER.recording is None)
-        if offset and not keeps and (copy := _copied_part(tensor, buffer)) is not None:
+        if self._copies and (copy := _copied_part(tensor, buffer)) is not None:
             if self._writes:
-                self.written.append(_WrittenPart(buffer, copy, offset))
+                self.parts.append(_WrittenPart(buffer, copy, offset))
             buffer, offset = copy, 0
         place = self._places.setdefault(buffer, len(self.buffers))
         if place == len(self.buffers):
@@ -275,9 +258,6 @@ class _WrittenPart(NamedTuple):
     copy: Buffer
     offset: int
 
-    def put_back(self) -> None:
-        self.storage.value = with_part(self.storage.array, self.copy.array, self.offset)
-
 
 def _copied_part(tensor: Tensor, buffer: Buffer) -> Buffer | None:
     """From the first to the last element of `tensor`, as storage of its own, where another place in the old one would
@@ -293,11 +273,17 @@ def _copied_part(tensor: Tensor, buffer: Buffer) -> Buffer | None:
 
 
 def _returned(
-    program: OperatorProgram, outputs: Sequence[Any], tensors: Sequence[Tensor | None], buffers: Sequence[Buffer]
+    program: OperatorProgram,
+    outputs: Sequence[Any],
+    tensors: Sequence[Tensor | None],
+    buffers: Sequence[Buffer],
+    parts: Sequence[_WrittenPart],
 ) -> Any:
     """What the operator returns, once what it writes has its new values."""
     for array, value in zip(program.writes, outputs, strict=False):
         buffers[array].value = value
+    for each in parts:
+        each.storage.value = with_part(each.storage.array, each.copy.array, each.offset)
     new = [
         Buffer(value, layout.shape, dtype)
         for value, (layout, dtype) in zip(outputs[len(program.writes) :], program.results, strict=True)

@@ -227,7 +227,6 @@ class Eager:
     Attributes:
         counters: what happened.
         recording: what they are added to; None where they run at once.
-        captures: whether a step is being captured.
         bound: operators that a recording holds at most.
     """
 
@@ -235,7 +234,6 @@ class Eager:
         self.counters = Counters()
         self.bound = BOUND
         self.recording: Recording | None = None
-        self.captures = False
         self.set_mode(os.environ.get("WHOLESTEP_EAGER_MODE", "immediate"))
 
     @property
@@ -253,6 +251,11 @@ class Eager:
             return
         self.flush("the mode changes")
         self.recording = Recording() if mode == "deferred" else None
+
+    @property
+    def captures(self) -> bool:
+        """Whether a step is being captured."""
+        return self.recording is not None and self.recording.captures
 
     def flush(self, reason: str) -> None:
         """Run what is recorded."""
@@ -294,11 +297,11 @@ class Eager:
     def recorded(self, recording: Recording) -> Iterator[None]:
         """Add what is called to this recording."""
         self.flush("a step is captured")
-        before, self.recording, self.captures = self.recording, recording, recording.captures
+        before, self.recording = self.recording, recording
         try:
             yield
         finally:
-            self.recording, self.captures = before, False
+            self.recording = before
 
 
 configure_devices()

@@ -6,6 +6,7 @@ Calls of one body are lowered in place, one after the other, or each as a progra
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from operator import getitem
 
 import torch
 from torch import Tensor, fx
@@ -28,6 +29,17 @@ def fence(values: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The same values, as something new to the compiler: what is computed from them is not merged with what was
     computed from the values themselves, and does not start before all of them are there."""
     return tuple(values)
+
+
+def fence_off(nodes: Sequence[fx.Node], place: fx.Node) -> list[fx.Node]:
+    """The results of a fence of these nodes, put before `place`. Who uses them is the caller's to say."""
+    with place.graph.inserting_before(place):
+        fenced = place.graph.call_function(fence, (list(nodes),))
+        results = [place.graph.call_function(getitem, (fenced, i)) for i in range(len(nodes))]
+    fenced.meta = {**nodes[0].meta, "val": tuple(node.meta["val"] for node in nodes)}
+    for node, result in zip(nodes, results, strict=True):
+        result.meta = dict(node.meta)
+    return results
 
 
 class SharedCalls:

@@ -14,7 +14,7 @@ import operator
 import torch
 from torch import fx
 
-from wholestep.graph.call import fence
+from wholestep.graph.call import fence_off
 from wholestep.graph.scan import loop
 from wholestep.graph.step import StepGraph, ancestors, copy_graph, graphs
 
@@ -35,34 +35,23 @@ def _is_backward(node: fx.Node) -> bool:
 
 
 def _finish_before(backward_loop: fx.Node) -> None:
-    graph = backward_loop.graph
-    carried = backward_loop.args[1]
-    before: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node is backward_loop:
-            break
-        before.add(node)
+    order = list(backward_loop.graph.nodes)
+    before = set(order[: order.index(backward_loop)])
     apart = before - ancestors(backward_loop)
     others = [
         node
-        for node in graph.nodes
+        for node in order
         if node in apart and _is_backward(node) and _is_tensor(node) and not before & node.users.keys()
         # Of what is fenced off with it already, the loop needs the fence.
         if not (node.target is operator.getitem and node.args[0] not in apart)
     ]
     if not others:
         return
-    fenced = [carried[0], *others]
-    with graph.inserting_before(backward_loop):
-        together = graph.call_function(fence, (fenced,))
-        together.meta = {"val": tuple(node.meta["val"] for node in fenced), "module": "", "backward": True}
-        for i, node in enumerate(fenced):
-            result = graph.call_function(operator.getitem, (together, i))
-            result.meta = dict(node.meta)
-            if i:
-                node.replace_all_uses_with(result, delete_user_cb=lambda user: user is not together)
-            else:
-                backward_loop.replace_input_with(node, result)
+    carried = backward_loop.args[1][0]
+    start, *results = fence_off([carried, *others], backward_loop)
+    backward_loop.replace_input_with(carried, start)
+    for node, result in zip(others, results, strict=True):
+        node.replace_all_uses_with(result, delete_user_cb=lambda user, own=result.args[0]: user is not own)
 
 
 def _is_tensor(node: fx.Node) -> bool:

@@ -9,12 +9,11 @@ those that write rows at 87% and more (Llama 3 70B on TPU7x); turning the result
 from __future__ import annotations
 
 import dataclasses
-import operator
 
 import torch
 from torch import fx
 
-from wholestep.graph.call import fence
+from wholestep.graph.call import fence_off
 from wholestep.graph.step import StepGraph, copy_graph, graphs
 
 aten = torch.ops.aten
@@ -28,7 +27,8 @@ def fence_products(step: StepGraph) -> StepGraph:
     for graph_module in graphs(module):
         for node in list(graph_module.graph.nodes):
             if node.target is aten.mm.default and _columns_are_split(node):
-                _fence(node)
+                (result,) = fence_off([node], node.next)
+                node.replace_all_uses_with(result, delete_user_cb=lambda user, own=result.args[0]: user is not own)
         graph_module.recompile()
     return dataclasses.replace(step, module=module)
 
@@ -42,14 +42,3 @@ def _columns_are_split(product: fx.Node) -> bool:
             return True
         views += [user for user in view.users if user.target in _VIEWS]
     return False
-
-
-def _fence(product: fx.Node) -> None:
-    graph = product.graph
-    with graph.inserting_after(product):
-        fenced = graph.call_function(fence, ([product],))
-    with graph.inserting_after(fenced):
-        result = graph.call_function(operator.getitem, (fenced, 0))
-    fenced.meta = {**product.meta, "val": (product.meta["val"],)}
-    result.meta = dict(product.meta)
-    product.replace_all_uses_with(result, delete_user_cb=lambda user: user is not fenced)
