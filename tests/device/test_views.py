@@ -88,7 +88,7 @@ ASSIGNMENTS: dict[str, Callable[[Tensor], Any]] = {
     "clamp": lambda x: x[::2].clamp_(-1, 1),
     "lerp": lambda x: x[0].lerp_(x[1], 0.25),
     "addcmul": lambda x: x[2].addcmul_(x[0], x[1], value=0.5),
-    "addmm": lambda x: x[:, :4].addmm_(x, x.t()),
+    "addmm": lambda x: x[:, :4].addmm_(x.clone(), x.t().clone()),  # PyTorch leaves open what overlapping ones give
     "squeeze": lambda x: x.unsqueeze_(0).squeeze_(0).t_(),
     "transpose": lambda x: x.transpose_(0, 1)[2].add_(1),
     "where": lambda x: torch.where(x > 0, x, 0).t()[1].add_(x[:, 1]),

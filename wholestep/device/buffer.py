@@ -27,33 +27,56 @@ _META = torch._C.DispatchKeySet(torch._C.DispatchKey.Meta)
 _CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 
 
+class Unmade:
+    """In the place of elements that are still to be made."""
+
+    def flush(self, reason: str) -> None:
+        """Make them, and let every buffer that holds some have them."""
+        raise NotImplementedError
+
+    def give(self, buffer: Buffer, place: int) -> None:
+        """Let a buffer hold those of this place."""
+        raise NotImplementedError
+
+
 class Buffer:
     """The contents of one storage.
 
     Attributes:
-        value: elements in row-major order, in whatever shape; what a recording will make of them, before it has run;
-            None before anything was written.
-        shape: of `value`.
+        value: elements in row-major order, in whatever shape; before they are made, what will make them; None before
+            anything was written.
+        place: which of those that are made together.
+        shape: of the elements.
         dtype: of its elements as PyTorch knows them; the array has the one that carries it.
     """
 
-    __slots__ = ("__weakref__", "dtype", "shape", "value")
+    __slots__ = ("__weakref__", "dtype", "place", "shape", "value")
 
-    def __init__(self, value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.value = value
+    def __init__(self, value: jax.Array | None, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.value: Any = value
+        self.place = -1
         self.shape = shape
         self.dtype = dtype
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the elements are there."""
+        return self.value is not None and not isinstance(self.value, Unmade)
 
     @property
     def array(self) -> jax.Array:
         """The elements, now: what was recorded runs; what was never written is zero."""
         if self.value is None:
             self.value = jax.numpy.zeros(self.shape, carried(self.dtype))
-        elif not isinstance(self.value, jax.Array):  # it is a `Pending` of `eager.py`
-            if self.value.array is None:
-                self.value.recording.flush("a value is read")
-            self.value = self.value.array
+        elif isinstance(self.value, Unmade):
+            self.value.flush("a value is read")
         return self.value
+
+    def take(self, other: Buffer) -> None:
+        """Hold the same elements as `other`, in its shape."""
+        self.value, self.shape = other.value, other.shape
+        if isinstance(other.value, Unmade):
+            other.value.give(self, other.place)
 
     def reinterpret(self, dtype: torch.dtype) -> None:
         """Take the same bytes for elements of another dtype, as PyTorch counts bytes: of 64-bit types, 8."""

@@ -33,7 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from wholestep.device.buffer import Buffer, buffer_of, over_array, view_of
-from wholestep.device.eager import EAGER, Pending, Recording, user_line
+from wholestep.device.eager import EAGER, Recording, user_line
 from wholestep.device.random import GENERATOR
 from wholestep.device.strides import View, part, span
 from wholestep.errors import GraphError
@@ -106,7 +106,6 @@ class _CapturedRecording(Recording):
     Attributes:
         sources: the buffer of each array from outside.
         leaves: the tensors that have a gradient, by identity.
-        holders: the buffers that hold a value of the recording, by its place.
     """
 
     captures = True
@@ -115,13 +114,11 @@ class _CapturedRecording(Recording):
         super().__init__()
         self.sources: list[Buffer] = []
         self.leaves: dict[int, Tensor] = {}
-        self.holders: list[weakref.ref[Buffer]] = []
 
     def _input(self, buffer: Buffer) -> int | None:
-        value = buffer.value
-        if isinstance(value, Pending) and value.recording is self:
-            return value.place
-        if value is None:
+        if buffer.value is self:
+            return buffer.place
+        if buffer.value is None:
             return None
         place = self._places.get(id(buffer))
         if place is None:
@@ -137,10 +134,6 @@ class _CapturedRecording(Recording):
                 owner = tensor if tensor._base is None else tensor._base
                 if owner.requires_grad and owner.is_leaf:
                     self.leaves[id(owner)] = owner
-
-    def hold(self, buffers: Sequence[Buffer]) -> None:
-        """Say that these hold values of this recording."""
-        self.holders += map(weakref.ref, buffers)
 
     def flush(self, reason: str) -> None:
         """Raises:
@@ -168,11 +161,7 @@ class _Plan:
         self.recording = recording
         self.spec, self.results = spec, results
         self.is_checked = False
-        held = {
-            buffer.value.place: buffer
-            for ref in recording.holders
-            if (buffer := ref()) is not None and _of(buffer, recording)
-        }
+        held = {buffer.place: buffer for buffer in recording.live()}
         returned = {result.value for result in results if isinstance(result, _Result)}
         self._places = sorted({*held, *(place for place in returned if place is not None)})
         self._kept = {place: weakref.ref(buffer) for place, buffer in held.items() if place not in returned}
@@ -180,8 +169,8 @@ class _Plan:
             (leaf, _described(leaf.grad, recording, {}))
             for leaf in recording.leaves.values()
             if _is_ours(leaf.grad)
-            and _of(buffer_of(leaf.grad), recording)
-            and buffer_of(leaf.grad).value.place in self._kept
+            and buffer_of(leaf.grad).value is recording
+            and buffer_of(leaf.grad).place in self._kept
         ]
         arguments = _arguments(leaves)
         self._arguments = [arguments.get(id(buffer)) for buffer in recording.sources]
@@ -246,8 +235,8 @@ class _Plan:
         # None is donated: others may hold what their buffers, which look ahead already, do not.
         arrays = [jnp.copy(x) if donated else x for x, donated in zip(self.recording.given, self._donated, strict=True)]
         values = dict(zip(self._places, self._run(arrays), strict=True))
-        for pending in self.recording.live():
-            pending.array = values[pending.place]
+        for buffer in self.recording.live():
+            buffer.value = values[buffer.place]
         self.recording.given.clear()
 
     def run(self, leaves: Sequence[Any]) -> list[jax.Array]:
@@ -339,13 +328,9 @@ def _described(tensor: Tensor, recording: _CapturedRecording, arguments: dict[in
     if id(buffer) in arguments:
         return _Result(None, tensor.dtype, view, arguments[id(buffer)], None)
     sources = {id(source) for source in recording.sources}
-    if _of(buffer, recording) and id(buffer) not in sources:
-        return _Result(buffer.value.place, tensor.dtype, view, None, None)
+    if buffer.value is recording and id(buffer) not in sources:
+        return _Result(buffer.place, tensor.dtype, view, None, None)
     return _Result(None, tensor.dtype, view, None, tensor.detach())
-
-
-def _of(buffer: Buffer, recording: Recording) -> bool:
-    return isinstance(buffer.value, Pending) and buffer.value.recording is recording
 
 
 class _NoWritesOnCpu(TorchDispatchMode):

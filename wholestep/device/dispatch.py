@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.device import foreach
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
-from wholestep.device.eager import EAGER, Number, Pending
+from wholestep.device.eager import EAGER, Number
 from wholestep.device.operator import Given, Operand, OperatorProgram, is_given
 from wholestep.device.recurrent import CELLS
 from wholestep.device.scalars import changing_number, with_tensor
@@ -64,12 +64,12 @@ class Operation:
         if program is not None:
             assert quick is not None
             _, tensors, buffers, values, numbers, parts = quick
-            outputs = EAGER.execute(program, numbers, buffers, values)
             if program.single is None or EAGER.captures:
-                return _returned(program, outputs, tensors, buffers, parts)
+                return self._run(program, tensors, buffers, values, numbers, parts)
             size, dtype = program.single
             result = _new_tensor(size, dtype)
-            result.untyped_storage().buffer = Buffer(outputs[0], size, dtype)
+            buffer = result.untyped_storage().buffer = Buffer(None, size, dtype)
+            EAGER.execute(program, numbers, buffers, values, (buffer,))
             return result
         read = _Read(self, args, kwargs)
         if read.key not in self._programs:
@@ -83,10 +83,31 @@ class Operation:
             return self(*args, **kwargs)
         if quick is not None:
             self._programs_in_short[quick[0]] = program
-        outputs = EAGER.execute(program, read.numbers, read.buffers, [buffer.value for buffer in read.buffers])
+        values = [buffer.value for buffer in read.buffers]
+        return self._run(program, read.tensors, read.buffers, values, read.numbers, read.parts)
+
+    def _run(
+        self,
+        program: OperatorProgram,
+        tensors: Sequence[Tensor | None],
+        buffers: Sequence[Buffer],
+        values: Sequence[Any],
+        numbers: Sequence[Number],
+        parts: Sequence[_WrittenPart],
+    ) -> Any:
+        """What the operator returns, once what it writes has its new values."""
+        new = [Buffer(None, layout.shape, dtype) for layout, dtype in program.results]
+        EAGER.execute(program, numbers, buffers, values, [*(buffers[array] for array in program.writes), *new])
+        for each in parts:
+            each.storage.value = with_part(each.storage.array, each.copy.array, each.offset)
+        if EAGER.captures:
+            assert EAGER.recording is not None
+            EAGER.recording.see(tensors)
         if self._writes_a_list:
-            increment_version([tensor for tensor in args[0] if not tensor.is_inference()])
-        return _returned(program, outputs, read.tensors, read.buffers, read.parts)
+            written = [tensors[operand] for operand in program.written]
+            increment_version([tensor for tensor in written if tensor is not None and not tensor.is_inference()])
+        results = [tensor_over(buffer, layout) for buffer, (layout, _) in zip(new, program.results, strict=True)]
+        return program.returned(tensors, results)
 
     def copies(self, place: int | str, argument: Any) -> bool:
         """Whether a part of a tensor may be copied for this argument: one that is written only where it is so alone and
@@ -105,6 +126,7 @@ class Operation:
         key: list[Any] = [torch.get_default_dtype()]
         tensors: list[Tensor | None] = []
         buffers: list[Buffer] = []
+        places: dict[Buffer, int] = {}
         values: list[Any] = []
         numbers: list[Number] = []
         parts: list[_WrittenPart] = []
@@ -113,42 +135,46 @@ class Operation:
                 return None
             key += (str, name, argument)
         for place, argument in enumerate(args):
-            kind = type(argument)
-            if kind in _TENSORS:
-                try:
-                    buffer = argument.untyped_storage().buffer
-                except (AttributeError, NotImplementedError):
-                    return None
-                dtype, shape, value = buffer.dtype, argument.shape, buffer.value
-                if argument.dtype is not dtype or value is None or dtype in _COMPLEX:
-                    return None
-                if shape == buffer.shape and argument.is_contiguous():
-                    key += (shape, dtype)
-                elif self.copies(place, argument) and (copy := _copied_part(argument, buffer)) is not None:
-                    key += (dtype, shape, argument.stride(), copy.shape)
-                    if place in self.written:
-                        parts.append(_WrittenPart(buffer, copy, argument.storage_offset()))
-                    buffer, value = copy, copy.value
+            elements: Sequence[Any] = (argument,)
+            if type(argument) is list:
+                key += (list, len(argument))
+                elements = argument
+            for x in elements:
+                kind = type(x)
+                if kind in _TENSORS:
+                    try:
+                        buffer = x.untyped_storage().buffer
+                    except (AttributeError, NotImplementedError):
+                        return None
+                    dtype, shape, value = buffer.dtype, x.shape, buffer.value
+                    if x.dtype is not dtype or value is None or dtype in _COMPLEX:
+                        return None
+                    if shape == buffer.shape and x.is_contiguous():
+                        key += (shape, dtype)
+                    elif self.copies(place, argument) and (copy := _copied_part(x, buffer)) is not None:
+                        key += (dtype, shape, x.stride(), copy.shape)
+                        if place in self.written:
+                            parts.append(_WrittenPart(buffer, copy, x.storage_offset()))
+                        buffer, value = copy, copy.value
+                    else:
+                        key += (dtype, shape, x.stride(), x.storage_offset(), buffer.shape)
+                    at = places.setdefault(buffer, len(buffers))
+                    if at == len(buffers):
+                        buffers.append(buffer)
+                        values.append(value)
+                    else:
+                        key.append(at)
+                    tensors.append(x)
+                elif kind in _NUMBERS and place in self.numbers:
+                    key.append(kind)
+                    numbers.append((_NUMBERS[kind], x))
+                    tensors.append(None)
+                elif kind in _STATIC:
+                    key += (kind, x)
+                elif kind is float:
+                    key += (kind, repr(x))  # no NaN is another, and 0.0 is not -0.0
                 else:
-                    key += (dtype, shape, argument.stride(), argument.storage_offset(), buffer.shape)
-                if buffer in buffers:
-                    key.append(buffers.index(buffer))
-                else:
-                    buffers.append(buffer)
-                    values.append(value)
-                tensors.append(argument)
-            elif kind in _NUMBERS and place in self.numbers:
-                key.append(kind)
-                numbers.append((_NUMBERS[kind], argument))
-                tensors.append(None)
-            elif kind in _STATIC:
-                key += (kind, argument)
-            elif kind is float:
-                key += (kind, repr(argument))  # no NaN is another, and 0.0 is not -0.0
-            elif kind is list and all(type(each) is int for each in argument):
-                key += (kind, *argument)
-            else:
-                return None
+                    return None
         return tuple(key), tensors, buffers, values, numbers, parts
 
 
@@ -263,37 +289,11 @@ def _copied_part(tensor: Tensor, buffer: Buffer) -> Buffer | None:
     """From the first to the last element of `tensor`, as storage of its own, where another place in the old one would
     be another program: a loop over the parts of a tensor is to compile its operators once. None where it begins where
     its storage does, or that is still to be made, in which case code, not data, says where it begins."""
-    offset, value = tensor.storage_offset(), buffer.value
-    if not offset or value is None or EAGER.captures or not tensor.numel():
-        return None
-    if type(value) is Pending and value.array is None:
+    offset = tensor.storage_offset()
+    if not offset or not buffer.is_made or EAGER.captures or not tensor.numel():
         return None
     length = span(tensor.shape, tensor.stride())
     return Buffer(part(buffer.array, offset, length), (length,), buffer.dtype)
-
-
-def _returned(
-    program: OperatorProgram,
-    outputs: Sequence[Any],
-    tensors: Sequence[Tensor | None],
-    buffers: Sequence[Buffer],
-    parts: Sequence[_WrittenPart],
-) -> Any:
-    """What the operator returns, once what it writes has its new values."""
-    for array, value in zip(program.writes, outputs, strict=False):
-        buffers[array].value = value
-    for each in parts:
-        each.storage.value = with_part(each.storage.array, each.copy.array, each.offset)
-    new = [
-        Buffer(value, layout.shape, dtype)
-        for value, (layout, dtype) in zip(outputs[len(program.writes) :], program.results, strict=True)
-    ]
-    recording = EAGER.recording
-    if recording is not None and recording.captures:
-        recording.see(tensors)
-        recording.hold([*(buffers[array] for array in program.writes), *new])
-    results = [tensor_over(buffer, layout) for buffer, (layout, _) in zip(new, program.results, strict=True)]
-    return program.returned(tensors, results)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from wholestep.data.cache import cache_root
-from wholestep.device.buffer import Buffer
+from wholestep.device.buffer import Buffer, Unmade
 from wholestep.device.operator import OperatorProgram
 from wholestep.device.random import GENERATOR
 from wholestep.errors import ConfigError
@@ -74,23 +74,6 @@ class Counters:
         self.__init__()  # type: ignore[misc]
 
 
-class Pending:
-    """A value that a recording will make.
-
-    Attributes:
-        recording: which; what it holds runs when the value is needed.
-        place: of the value among those that it makes.
-        array: the value, once it is made.
-    """
-
-    __slots__ = ("__weakref__", "array", "place", "recording")
-
-    def __init__(self, recording: Recording, place: int) -> None:
-        self.recording = recording
-        self.place = place
-        self.array: jax.Array | None = None
-
-
 class Entry(NamedTuple):
     """One recorded operator.
 
@@ -106,7 +89,7 @@ class Entry(NamedTuple):
     line: str
 
 
-class Recording:
+class Recording(Unmade):
     """Operators in the order they were called, that run as one program.
 
     Attributes:
@@ -114,6 +97,7 @@ class Recording:
         given: the arrays from outside.
         numbers: all numbers of all operators.
         draws: the number of each random draw.
+        holders: the buffers that were given its values, by identity.
         captures: whether it becomes a captured step, which has no values before its end.
     """
 
@@ -124,38 +108,50 @@ class Recording:
         self.given: list[jax.Array] = []
         self.numbers: list[Number] = []
         self.draws: list[np.ndarray] = []
+        # A buffer that is gone leaves its place to the next one of that identity.
+        self.holders: dict[int, weakref.ref[Buffer]] = {}
         self._places: dict[int, int] = {}
-        self._made: list[weakref.ref[Pending]] = []
+        self._values = 0
 
-    def add(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> list[Pending]:
-        """Record a call; the values that it will give."""
-        inputs = tuple(self._input(buffer) for buffer in buffers)
-        self.entries.append(Entry(program, inputs, user_line()))
+    def add(
+        self,
+        program: OperatorProgram,
+        numbers: Sequence[Number],
+        buffers: Sequence[Buffer],
+        targets: Sequence[Buffer],
+    ) -> None:
+        """Record a call, whose outputs `targets` are to hold."""
+        self.entries.append(Entry(program, tuple(map(self._input, buffers)), user_line()))
         self.numbers += numbers
         if program.draws:
             self.draws.append(GENERATOR.draw())
-        first = len(self._made)
-        values = [Pending(self, first + i) for i in range(len(program.writes) + len(program.results))]
-        self._made += map(weakref.ref, values)
-        return values
+        for place, target in enumerate(targets, self._values):
+            self.give(target, place)
+        self._values += len(targets)
+
+    def give(self, buffer: Buffer, place: int) -> None:
+        """Let a buffer hold one of the values."""
+        buffer.value, buffer.place = self, place
+        self.holders[id(buffer)] = weakref.ref(buffer)
 
     def _input(self, buffer: Buffer) -> int | None:
         value = buffer.value
-        if isinstance(value, Pending):
-            if value.recording is self and value.array is None:
-                return value.place
-            value = buffer.array
+        if value is self:
+            return buffer.place
         if value is None:
             return None
+        if isinstance(value, Unmade):
+            value = buffer.array
         place = self._places.get(id(value))
         if place is None:
             place = self._places[id(value)] = len(self.given)
             self.given.append(value)
         return -1 - place
 
-    def live(self) -> list[Pending]:
-        """The values that something still holds."""
-        return [value for made in self._made if (value := made()) is not None]
+    def live(self) -> list[Buffer]:
+        """The buffers that still hold one of the values."""
+        held = (ref() for ref in self.holders.values())
+        return [buffer for buffer in held if buffer is not None and buffer.value is self]
 
     def key(self, live: Sequence[int]) -> Any:
         """What makes two recordings one program."""
@@ -195,26 +191,22 @@ class Recording:
     def see(self, tensors: Sequence[torch.Tensor | None]) -> None:
         """Hear which tensors an operator is given; a captured step is to know."""
 
-    def hold(self, buffers: Sequence[Buffer]) -> None:
-        """Hear which buffers hold its values; a captured step is to know."""
-
     def flush(self, reason: str) -> None:
         """Run what was recorded, for the values that are still needed."""
         if EAGER.recording is self:
             EAGER.recording = Recording()
         EAGER.counters.flushes[reason] += 1
         live = self.live()
-        places = [value.place for value in live]
+        places = sorted({buffer.place for buffer in live})
         key = self.key(places)
         compiled = _COMPILED.get(key)
         if compiled is None:
             compiled = _COMPILED[key] = jax.jit(self.function(places))
             EAGER.counters.compiles += 1
         EAGER.counters.recordings += 1
-        for value, array in zip(live, compiled(*self.arguments()), strict=True):
-            value.array = array
-        self.entries.clear()
-        self.given.clear()
+        values = dict(zip(places, compiled(*self.arguments()), strict=True))
+        for buffer in live:
+            buffer.value = values[buffer.place]
 
 
 # The programs of recordings. Their keys hold the identity of operators' programs, which are kept for good.
@@ -268,30 +260,47 @@ class Eager:
             self.flush("an optimizer's step ends")
 
     def execute(
-        self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer], values: Sequence[Any]
-    ) -> Sequence[Any]:
-        """Run or record an operator's program; its outputs. `values` are those of the buffers."""
+        self,
+        program: OperatorProgram,
+        numbers: Sequence[Number],
+        buffers: Sequence[Buffer],
+        values: Sequence[Any],
+        targets: Sequence[Buffer],
+    ) -> None:
+        """Run or record an operator's program.
+
+        Args:
+            program: of the operator.
+            numbers: its inputs that are Python numbers.
+            buffers: its other inputs.
+            values: of these.
+            targets: what its outputs are to be held by.
+        """
         self.counters.operators += 1
-        if self.recording is not None:
-            return self._record(program, numbers, buffers)
+        recording = self.recording
+        if recording is not None:
+            if len(recording.entries) >= self.bound and not self.captures:
+                recording.flush("the recording is full")
+                recording = self.recording = Recording()
+            self.counters.fused += 1
+            recording.add(program, numbers, buffers, targets)
+            return
         if not program.has_run:
             program.has_run = True
             self.counters.compiles += 1
-        if Pending in map(type, values):
-            values = [None if buffer.value is None else buffer.array for buffer in buffers]
-        if not (numbers or program.draws):
-            return program.jitted(*values)
-        words = GENERATOR.draw() if program.draws else None
-        return program.jitted(*values, numbers=[_number_array(*number) for number in numbers], words=words)
-
-    def _record(self, program: OperatorProgram, numbers: Sequence[Number], buffers: Sequence[Buffer]) -> list[Pending]:
-        recording = self.recording
-        assert recording is not None
-        if len(recording.entries) >= self.bound and not self.captures:
-            recording.flush("the recording is full")
-            recording = self.recording = Recording()
-        self.counters.fused += 1
-        return recording.add(program, numbers, buffers)
+        try:
+            if not (numbers or program.draws):
+                outputs = program.jitted(*values)
+            else:
+                words = GENERATOR.draw() if program.draws else None
+                outputs = program.jitted(*values, numbers=[_number_array(*number) for number in numbers], words=words)
+        except TypeError:
+            for buffer in buffers:
+                if isinstance(buffer.value, Unmade):
+                    buffer.value.flush("a value is read")  # raises: a captured step that failed was to make it
+            raise
+        for target, output in zip(targets, outputs, strict=True):
+            target.value = output
 
     @contextlib.contextmanager
     def recorded(self, recording: Recording) -> Iterator[None]:

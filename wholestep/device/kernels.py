@@ -158,8 +158,7 @@ def copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Ten
     if target.device.type == "tpu":
         source = resolved(source) if source.device.type == "tpu" else upload(source)
         if _replaces(source, target):
-            buffer, given = buffer_of(target), buffer_of(source)
-            buffer.value, buffer.shape = given.value, given.shape
+            buffer_of(target).take(buffer_of(source))
             return target
         return call(aten.copy_.default, target, source)
     return target.copy_(download(source))
@@ -223,7 +222,7 @@ def clone(tensor: Tensor, memory_format: torch.memory_format | None = None) -> T
     whole = tensor.is_contiguous() and math.prod(buffer.shape) == tensor.numel() and buffer.value is not None
     if same and whole and not EAGER.captures:
         result = empty(tensor.shape, tensor.dtype)
-        result.untyped_storage().buffer = Buffer(buffer.value, buffer.shape, buffer.dtype)
+        buffer_of(result).take(buffer)
         return result
     return call(aten.clone.default, tensor, memory_format=memory_format)
 

@@ -66,7 +66,8 @@ class OperatorProgram:
 
     Attributes:
         operator: what it computes.
-        writes: the arrays that it replaces, in the order of its first outputs.
+        written: the operands that it writes, in the order of its first outputs.
+        writes: the arrays that these are in, and that it replaces.
         resizes: operands to which `out=` must give another size first, and which.
         results: layout and dtype of each new tensor, in the order of the outputs after them.
         returns: what the operator returns: a `Given` for an operand, a number for a result, anything else for itself;
@@ -146,7 +147,7 @@ class OperatorProgram:
 
         # In a thread of its own: no mode that the caller is under, and no dispatch key that it excludes, is there.
         graph = _TRACER.submit(traced).result()
-        self._written = written
+        self.written = written
         self._function = GraphFunction(graph)
         self.draws = self._function.draws
         self.numbers = sum(operand.array < 0 for operand in operands)
@@ -181,10 +182,10 @@ class OperatorProgram:
             for operand, dtype in zip(self._operands, self._dtypes, strict=True)
         ]
         outputs = self._function.interpret(key, *inputs)
-        for index, value in zip(self._written, outputs, strict=False):
+        for index, value in zip(self.written, outputs, strict=False):
             operand = self._operands[index]
             storages[operand.array] = put(storages[operand.array], operand.view, value)
-        new = outputs[len(self._written) :]
+        new = outputs[len(self.written) :]
         return [
             *(storages[array] for array in self.writes),
             *(

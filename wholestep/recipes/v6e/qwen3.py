@@ -18,5 +18,5 @@ def qwen3_8b_v6e_8() -> Recipe:
 
 @recipe(qwen3, topology="v6e:8x8")
 def qwen3_32b_v6e_64() -> Recipe:
-    """Qwen3 32B on 64 chips of v6e: a row of 8,192 tokens on each."""
-    return tuned(qwen3_32b(), devices=64, rows=1, keep="recompute_all", flags=DENSE)
+    """Qwen3 32B on 64 chips of v6e: 2 rows of 8,192 tokens on each."""
+    return tuned(qwen3_32b(), devices=64, rows=2, keep="recompute_all", flags=DENSE)
