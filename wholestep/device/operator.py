@@ -298,7 +298,7 @@ def _check_written(operator: torch._ops.OpOverload, tensor: Tensor, operands: Se
     )
     if operator in _CHECKED and not torch.can_cast(result, tensor.dtype):
         raise RuntimeError(f"{operator}: result type {result} can't be cast to the output type {tensor.dtype}")
-    if any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
+    if tensor.numel() and any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):
         raise RuntimeError(
             f"{operator} writes into an expanded tensor, of which several elements are one in memory; clone() it first"
         )

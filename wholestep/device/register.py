@@ -93,6 +93,7 @@ def register() -> None:
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
     from wholestep.device import foreach
+    from wholestep.device.attention import scaled_dot_product_attention
     from wholestep.device.autocast import register_autocast
     from wholestep.device.module import TpuModule
 
@@ -114,6 +115,8 @@ def register() -> None:
     for name in dict.fromkeys([*(name.removeprefix("aten::") for name in structured), *_WHOLE, *foreach.names()]):
         if name not in _KERNELS:
             operators.impl(name, _Computed(name, operators), "PrivateUse1")
+    for key in ("AutogradPrivateUse1", "PrivateUse1"):  # the second without gradients, in inference mode
+        operators.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
     register_autocast(operators)
     # Arrays are copied to the device from any memory of the host.
     operators.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
