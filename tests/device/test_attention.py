@@ -1,4 +1,4 @@
-"""`scaled_dot_product_attention` on the device: one operator where it can be, PyTorch's composition of many elsewhere."""
+"""`scaled_dot_product_attention` on the device: one operator where it can be, else PyTorch's composition of many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`scaled_dot_product_attention` as one operator, where PyTorch would compose it of twenty for a device it does not know."""
+"""`scaled_dot_product_attention` as one operator; for a device it does not know, PyTorch composes it of twenty."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def scaled_dot_product_attention(
 
 
 def _is_fused(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> bool:
-    """Whether the one operator computes this: four dimensions, as many heads and dimensions of all three, no gradient of
+    """Whether the one operator computes this: four dimensions, as many heads and features of all three, no gradient of
     the mask; seen by no transformation of functions and no tracing, which know the composed operators."""
     given = [query, key, value] if mask is None else [query, key, value, mask]
     if not torch._C._get_flash_sdp_enabled() or not {type(x) for x in given} <= _PLAIN:
