@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: train test test-training-loops test-operators benchmark plan-recipes clean
+.PHONY: train test test-training-loops test-operators test-depth benchmark plan-recipes clean
 
 train: $(VENV)/.installed
 	$(BIN)/wholestep train llama3_debug
@@ -25,6 +25,10 @@ test-operators: $(VENV)/.installed-test
 # The examples in every mode on the tpu device, against plain PyTorch.
 test-training-loops: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --numprocesses 2 -m long tests/examples
+
+# Every way to run the layers with every policy on every mesh (CI takes a third).
+test-depth: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --numprocesses 2 -m 'long or not long' tests/parity/test_depth.py
 
 benchmark: $(VENV)/.installed
 	$(BIN)/python benchmarks/step_time.py

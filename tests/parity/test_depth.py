@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,9 +115,18 @@ EXECUTIONS = {
 POLICY_NAMES = ("save_all", "recompute_all", "save_matmuls", "offload_layer_inputs")
 
 
-@pytest.mark.parametrize(
-    ("execution", "policy", "mesh"), list(itertools.product(EXECUTIONS, POLICY_NAMES, (ONE, EIGHT, HYBRID))), ids=str
-)
+def matrix() -> list[Any]:
+    """Every execution with every policy and mesh: in CI those of which each policy meets each execution once, and each
+    mesh once; all by `make test-depth`."""
+    return [
+        pytest.param(execution, policy, mesh, marks=() if (e + p) % 3 == m else pytest.mark.long)
+        for e, execution in enumerate(EXECUTIONS)
+        for p, policy in enumerate(POLICY_NAMES)
+        for m, mesh in enumerate((ONE, EIGHT, HYBRID))
+    ]
+
+
+@pytest.mark.parametrize(("execution", "policy", "mesh"), matrix(), ids=str)
 def test_the_matrix(execution: str, policy: str, mesh: Mesh) -> None:
     """Dropout on, embeddings tied, two microbatches."""
     looped, cut = EXECUTIONS[execution]
