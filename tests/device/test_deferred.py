@@ -201,3 +201,35 @@ def test_many_versions_of_one_tensor() -> None:
         x.mul_(1)
     assert [each.tolist() for each in seen] == [[1, 0, 0], [1, 2, 0], [1, 2, 3], [5, 2, 3]]
     assert torch.tpu.counters().programs <= 2
+
+
+WRITES: dict[str, Callable[[Tensor, int, Tensor], Any]] = {
+    "row": lambda x, i, y: x.__setitem__(i, y),
+    "number": lambda x, i, y: x[i].fill_(2.5),
+    "column": lambda x, i, y: x[:, i].copy_(y[:4]),
+    "sum": lambda x, i, y: x[i].add_(y),
+    "sum with the row before": lambda x, i, y: x[i].add_(x[i - 1]),
+    "a product with itself": lambda x, i, y: x[i].mul_(x[i]),
+    "every other": lambda x, i, y: x[i, ::2].sub_(y[::2]),
+    "in two steps": lambda x, i, y: (x[i].mul_(2), x[i].add_(y)),
+    "out": lambda x, i, y: torch.add(y, 1, out=x[i]),
+    "clipped": lambda x, i, y: x[i].clamp_(-1, 1),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_where_a_part_begins_is_no_other_program(name: str) -> None:
+    def run(device: str) -> Tensor:
+        x, y = numbers(4, 6, device=device), numbers(7, device=device)[1:]
+        for i in (1, 2, 3, 0):
+            WRITES[name](x, i, y)
+            torch.tpu.synchronize()
+            if i == 1:
+                compiles.append(torch.tpu.counters().compiles)
+        compiles.append(torch.tpu.counters().compiles)
+        return x
+
+    compiles: list[int] = []
+    assert_close(run("tpu"), run("cpu"))
+    # A part that is read is copied first, unless it begins where its storage does: that is another program.
+    assert compiles[1] <= compiles[0] + (name in ("sum with the row before", "a product with itself"))

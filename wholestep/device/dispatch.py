@@ -7,6 +7,7 @@ only rearranges sizes is PyTorch's own kernel; what moves bytes between devices 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -112,10 +113,16 @@ class Operation:
     def copies(self, place: int | str, argument: Any) -> bool:
         """Whether a part of a tensor may be copied for this argument: one that is written only where it is so alone and
         at once, since what is between its elements is put back too."""
-        if place not in self.written:
-            return True
-        alone = len(self.written) == 2 and not (isinstance(argument, list) and len(argument) > 1)  # a place and a name
-        return alone and EAGER.recording is None
+        return place not in self.written or (EAGER.recording is None and self._is_alone(argument))
+
+    def shifts(self, place: int | str, argument: Any) -> bool:
+        """Whether where a tensor begins in its storage is an input of the program: of one that a recording writes, so
+        that a loop over the parts of a tensor compiles its recording once."""
+        return place in self.written and EAGER.recording is not None and not EAGER.captures and self._is_alone(argument)
+
+    def _is_alone(self, argument: Any) -> bool:
+        """Whether this tensor is all that is written, of an argument that is."""
+        return len(self.written) == 2 and not (isinstance(argument, list) and len(argument) > 1)  # a place and a name
 
     def _quickly(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
         """A key of what is static of the arguments; then tensors, buffers, their values, numbers, and parts that are
@@ -156,6 +163,9 @@ class Operation:
                         if place in self.written:
                             parts.append(_WrittenPart(buffer, copy, x.storage_offset()))
                         buffer, value = copy, copy.value
+                    elif self.shifts(place, argument) and _is_part(x, buffer):
+                        key += (dtype, shape, x.stride(), None, buffer.shape)
+                        numbers.append((torch.int64, x.storage_offset()))
                     else:
                         key += (dtype, shape, x.stride(), x.storage_offset(), buffer.shape)
                     at = places.setdefault(buffer, len(buffers))
@@ -194,6 +204,7 @@ class _Read:
         key = []
         for name, x in given:
             self._writes, self._copies = name in operation.written, operation.copies(name, x)
+            self._shifts = operation.shifts(name, x)
             key.append((name, self._number(name, x) if name in operation.numbers else self._part(x)))
         self.key = tuple(key), torch.get_default_dtype()
 
@@ -225,7 +236,7 @@ class _Read:
     def _operand(self, number: float) -> Any:
         dtype = _NUMBERS[type(number)]
         self.numbers.append((dtype, number))
-        operand = (-1, dtype, (), (), 0, (), True)
+        operand = (-1, dtype, (), (), 0, (), True, False)
         self.operands.append(operand)
         self.tensors.append(None)
         return operand
@@ -248,10 +259,14 @@ class _Read:
             if self._writes:
                 self.parts.append(_WrittenPart(buffer, copy, offset))
             buffer, offset = copy, 0
+        shifted = self._shifts and _is_part(tensor, buffer)
+        if shifted:
+            self.numbers.append((torch.int64, offset))
+            offset = 0
         place = self._places.setdefault(buffer, len(self.buffers))
         if place == len(self.buffers):
             self.buffers.append(buffer)
-        operand = (place, dtype, size, stride, offset, buffer.shape, buffer.value is not None)
+        operand = (place, dtype, size, stride, offset, buffer.shape, buffer.value is not None, shifted)
         self.operands.append(operand)
         self.tensors.append(tensor)
         return operand
@@ -266,7 +281,7 @@ class _Read:
             buffer_of(tensor)  # says that it has no contents
         if tensor.dim() == 0 and tensor.device.type == "cpu":
             self.numbers.append((tensor.dtype, tensor.item()))
-            self.operands.append((-2, tensor.dtype, (), (), 0, (), True))
+            self.operands.append((-2, tensor.dtype, (), (), 0, (), True, False))
             self.tensors.append(tensor)
             return None
         if self.operator not in _TAKES_CPU_INDICES or tensor.device.type != "cpu":
@@ -294,6 +309,11 @@ def _copied_part(tensor: Tensor, buffer: Buffer) -> Buffer | None:
         return None
     length = span(tensor.shape, tensor.stride())
     return Buffer(part(buffer.array, offset, length), (length,), buffer.dtype)
+
+
+def _is_part(tensor: Tensor, buffer: Buffer) -> bool:
+    """Whether there is more of the storage before its first element or after its last."""
+    return tensor.numel() > 0 and span(tensor.shape, tensor.stride()) < math.prod(buffer.shape)
 
 
 @functools.cache
@@ -370,8 +390,8 @@ def _trace(read: _Read, args: Sequence[Any], kwargs: dict[str, Any]) -> Operator
     args = tuple(argument(place, x) for place, x in enumerate(args))
     kwargs = {name: argument(name, x) for name, x in kwargs.items()}
     operands = [
-        Operand(array, dtype, View(tuple(size), stride, offset), shape, is_set)
-        for array, dtype, size, stride, offset, shape, is_set in read.operands
+        Operand(array, dtype, View(tuple(size), stride, offset), shape, is_set, shifted)
+        for array, dtype, size, stride, offset, shape, is_set, shifted in read.operands
     ]
     try:
         return OperatorProgram(read.operator, _computing(read), args, kwargs, operands)

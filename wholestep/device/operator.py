@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from wholestep.device.buffer import Layout
 from wholestep.device.scalars import number_dtype
-from wholestep.device.strides import View, put, take
+from wholestep.device.strides import View, part, put, take, with_part
 from wholestep.graph.decompositions import decompositions
 from wholestep.graph.random import number_draws
 from wholestep.graph.step import graph_module
@@ -46,6 +46,7 @@ class Operand(NamedTuple):
         view: where it lies in the storage.
         shape: of the array.
         is_set: whether there is one; what was never written is no input.
+        is_shifted: whether the view begins where an input says, a number, and not where its storage does.
     """
 
     array: int
@@ -53,6 +54,7 @@ class Operand(NamedTuple):
     view: View
     shape: tuple[int, ...]
     is_set: bool
+    is_shifted: bool
 
 
 class Given(NamedTuple):
@@ -74,7 +76,7 @@ class OperatorProgram:
             where it is no single result, as leaves of `spec`.
         single: size and dtype of the result, where it is a single new tensor, dense, and nothing is written.
         draws: whether it draws random numbers.
-        numbers: how many of its operands are numbers.
+        numbers: how many numbers are inputs: operands, and where operands begin.
         has_run: whether it was compiled by itself.
     """
 
@@ -150,7 +152,7 @@ class OperatorProgram:
         self.written = written
         self._function = GraphFunction(graph)
         self.draws = self._function.draws
-        self.numbers = sum(operand.array < 0 for operand in operands)
+        self.numbers = sum(operand.array < 0 or operand.is_shifted for operand in operands)
         self.writes = list(dict.fromkeys(operands[i].array for i in written))
         self.leaves = leaves
         self._same = leaves[0].place if self.spec.is_leaf() and isinstance(leaves[0], Given) else None
@@ -167,7 +169,7 @@ class OperatorProgram:
 
         Args:
             arrays: the storages of its operands; None for those that were never written.
-            numbers: the operands that are numbers.
+            numbers: the operands that are numbers, and where those that are shifted begin.
             words: seed and number of the draw, uint32[2]; None where it draws nothing.
         """
         key = None if words is None else jax.random.fold_in(jax.random.key(words[0]), words[1])
@@ -177,14 +179,24 @@ class OperatorProgram:
                 array = arrays[operand.array]
                 storages[operand.array] = jnp.zeros(operand.shape, carried(operand.dtype)) if array is None else array
         rest = iter(numbers)
-        inputs = [
-            next(rest).astype(carried(dtype)) if operand.array < 0 else take(storages[operand.array], operand.view)
-            for operand, dtype in zip(self._operands, self._dtypes, strict=True)
-        ]
+        inputs, starts = [], {}
+        for place, (operand, dtype) in enumerate(zip(self._operands, self._dtypes, strict=True)):
+            if operand.array < 0:
+                inputs.append(next(rest).astype(carried(dtype)))
+                continue
+            elements = storages[operand.array]
+            if operand.is_shifted:
+                starts[place] = next(rest)
+                elements = part(elements, starts[place], operand.view.span)
+            inputs.append(take(elements, operand.view))
         outputs = self._function.interpret(key, *inputs)
-        for index, value in zip(self.written, outputs, strict=False):
-            operand = self._operands[index]
-            storages[operand.array] = put(storages[operand.array], operand.view, value)
+        for place, value in zip(self.written, outputs, strict=False):
+            array, _, view, *_ = self._operands[place]
+            if place in starts:
+                elements = put(part(storages[array], starts[place], view.span), view, value)
+                storages[array] = with_part(storages[array], elements, starts[place])
+            else:
+                storages[array] = put(storages[array], view, value)
         new = outputs[len(self.written) :]
         return [
             *(storages[array] for array in self.writes),

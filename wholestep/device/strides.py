@@ -20,6 +20,11 @@ class View(NamedTuple):
     stride: tuple[int, ...]
     offset: int
 
+    @property
+    def span(self) -> int:
+        """Elements of the storage from the first to the last; of a view that is not empty."""
+        return span(self.size, self.stride)
+
 
 def contiguous(size: Sequence[int]) -> tuple[int, ...]:
     """The strides of a dense tensor, the last dimension fastest."""
