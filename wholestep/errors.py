@@ -51,6 +51,16 @@ class DeviceMemoryError(WholestepError):
         )
 
 
+class HostMemoryError(WholestepError):
+    """A program needs more of the host's memory for a device than the compiler gives it."""
+
+    def __init__(self, needed: int, available: int) -> None:
+        super().__init__(
+            f"the program needs at least {needed / 2**30:.2f} GiB of the host's memory for a device, and the compiler "
+            f"gives it {available / 2**30:.2f} GiB: offload less (layers.keep, layers.rules, optimizer_state)"
+        )
+
+
 class NonFiniteError(WholestepError):
     """The loss or a gradient became NaN or infinite."""
 

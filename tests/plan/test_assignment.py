@@ -8,7 +8,7 @@ import pytest
 from jax import Array
 from plan.compiled_program import Spec, compiled, lowered
 
-from wholestep.errors import DeviceMemoryError
+from wholestep.errors import DeviceMemoryError, HostMemoryError
 from wholestep.parallel import Mesh
 from wholestep.plan.assignment import Placed, in_use, parse_assignment
 from wholestep.xla.memory_use import compile_for_tpu
@@ -115,3 +115,22 @@ def test_the_compiler_holds_what_is_needed_against_the_memory() -> None:
     with pytest.raises(DeviceMemoryError) as error:
         compile_for_tpu(program, options={"xla_tpu_max_hbm_size_mib": str(too_little)})
     assert error.value.needed == pytest.approx(needed, abs=2**20 / 100)  # as it is printed
+
+
+def kept_on_the_host(x: Array) -> Array:
+    """Six hundred arrays of 256 MiB."""
+
+    def forward(x: Array, _: None) -> tuple[Array, Array]:
+        return jnp.sin(x), jax.device_put(x, jax.memory.Space.Host)
+
+    def backward(x: Array, kept: Array) -> tuple[Array, None]:
+        return x * jnp.cos(jax.device_put(kept, jax.memory.Space.Device)), None
+
+    x, kept = jax.lax.scan(forward, x, None, length=600)
+    return jax.lax.scan(backward, x, kept, reverse=True)[0]
+
+
+def test_what_does_not_fit_the_host_is_not_said_of_the_device() -> None:
+    program = lowered(kept_on_the_host, topology_mesh("v6e:2x2", Mesh(fsdp=4)), Spec(), ((65536, 2048), Spec()))
+    with pytest.raises(HostMemoryError, match=r"150\.00 GiB of the host's memory.*offload less"):
+        compile_for_tpu(program)

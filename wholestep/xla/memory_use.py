@@ -10,7 +10,7 @@ from types import MappingProxyType
 import jax
 import jax.numpy as jnp
 
-from wholestep.errors import DeviceMemoryError
+from wholestep.errors import DeviceMemoryError, HostMemoryError
 from wholestep.xla.compile_cache import without_compile_cache
 from wholestep.xla.flags import compile_with
 
@@ -20,6 +20,9 @@ _OUT_OF_MEMORY = (
     re.compile(r"HLO temporaries \((?P<needed>[\d.]+\w?)\) exceeds available HBM \((?P<available>[\d.]+\w?)\)"),
     re.compile(r"Used (?P<needed>[\d.]+\w?) of (?P<available>[\d.]+\w?) hbm"),
     re.compile(r"Allocation \(size=(?P<needed>\d+)\) would exceed memory \(size=(?P<available>\d+)\)"),
+)
+_OUT_OF_HOST_MEMORY = re.compile(
+    r"Allocation \(size=(?P<needed>\d+)\) would exceed memory \(size=(?P<available>\d+)\) :: \S+ = \S+\.host "
 )
 _UNITS = {"": 1, "B": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
@@ -78,6 +81,7 @@ def compile_for_tpu(
     Raises:
         ConfigError: the compiler does not know a flag, or does not take its value.
         DeviceMemoryError: the program does not fit.
+        HostMemoryError: what it offloads does not fit the host.
     """
     if past_memory:
         options = {**options, "xla_tpu_no_crash_on_oom": "true"}
@@ -85,6 +89,8 @@ def compile_for_tpu(
         with without_compile_cache():
             return compile_with(lowered, options)
     except jax.errors.JaxRuntimeError as error:
+        if match := _OUT_OF_HOST_MEMORY.search(str(error)):
+            raise HostMemoryError(int(match["needed"]), int(match["available"])) from error
         for pattern in _OUT_OF_MEMORY:
             if match := pattern.search(str(error)):
                 raise DeviceMemoryError(_bytes(match["needed"]), _bytes(match["available"])) from error
