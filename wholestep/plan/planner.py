@@ -11,7 +11,8 @@ from rich.console import Console
 from wholestep.errors import WholestepError
 from wholestep.pipeline import Recipe
 from wholestep.plan import findings as rules
-from wholestep.plan import time_model
+from wholestep.plan import time_model, units
+from wholestep.plan.arithmetic import least_bytes
 from wholestep.plan.compiled import Compiled
 from wholestep.plan.costs import Schedule, costs, walk
 from wholestep.plan.hlo import HBM, HOST
@@ -83,6 +84,15 @@ def plan_with_progress(job: Job, console: Console, remedies: bool = True) -> Rep
     Raises:
         WholestepError: as of `compile_isolated`.
     """
+    least, memory = least_bytes(job.build()), topology_chip(job.topology).hbm_bytes
+    if least > memory:
+        console.print(
+            f"by arithmetic {job.recipe} does not fit: it needs at least {units.gib(least)}, and a device has "
+            f"{units.gib(memory)}; the compiler, which takes minutes, is asked by how much, and what fits",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     with compiling(console) as show:
         report = plan(job, compile_isolated(job, show(f"{job.recipe} for {job.topology}")))
         if report.memory.fits or not remedies:
@@ -92,10 +102,8 @@ def plan_with_progress(job: Job, console: Console, remedies: bool = True) -> Rep
             other = job.with_overrides(override)
             with contextlib.suppress(WholestepError):  # too large even to be placed: no remedy
                 result = plan(other, compile_isolated(other, show(f"with {override}")))
-                memory = result.memory
-                tried.append(
-                    Remedy(override=override, needed=memory.needed, fits=memory.fits, expected=result.speed.expected)
-                )
+                used, expected = result.memory, result.speed.expected
+                tried.append(Remedy(override=override, needed=used.needed, fits=used.fits, expected=expected))
     return dataclasses.replace(report, remedies=tuple(tried))
 
 
