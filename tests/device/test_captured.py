@@ -6,10 +6,11 @@ import itertools
 
 import pytest
 import torch
+from device import reference
 from torch import Tensor, nn
 
 import wholestep
-from wholestep.errors import GraphError
+from wholestep.errors import DataDependentError, GraphError
 
 
 def numbers(*shape: int) -> Tensor:
@@ -216,3 +217,75 @@ def test_one_tensor_twice_is_another_program_than_two() -> None:
         x, y = numbers(3) + call, numbers(3) * call
         assert torch.equal(step(x, x).cpu(), 3 * x.cpu())
         assert torch.equal(step(x, y).cpu(), x.cpu() + 2 * y.cpu())
+
+
+def test_gradients_that_are_set_to_zero() -> None:
+    def train(device: str) -> list[Tensor]:
+        module = nn.Linear(3, 2)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(reference.numbers(*parameter.shape) / 4)
+        module.to(device)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+
+        def step(first: Tensor, second: Tensor) -> Tensor:
+            optimizer.zero_grad(set_to_none=False)
+            for x in (first, second):
+                loss = module(x).square().mean()
+                loss.backward()
+            optimizer.step()
+            return loss
+
+        run = wholestep.capture_step(step) if device == "tpu" else step
+        batches = [(reference.numbers(4, 3) + i / 8).to(device) for i in range(10)]
+        losses = [run(*batches[i : i + 2]) for i in range(0, 10, 2)]
+        return [*losses, *module.parameters(), *(parameter.grad for parameter in module.parameters())]
+
+    for got, wanted in zip(train("tpu"), train("cpu"), strict=True):
+        reference.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("fails_in", [2, 3])
+def test_a_step_that_fails_changes_nothing(fails_in: int) -> None:
+    def train(fails: bool) -> list[Tensor]:
+        module = nn.Linear(3, 2)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(reference.numbers(*parameter.shape) / 4)
+        module.to("tpu")
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+        calls = 0
+
+        @wholestep.capture_step
+        def step(x: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            optimizer.zero_grad()
+            loss = module(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            if fails and calls == fails_in:
+                raise KeyboardInterrupt
+            return loss
+
+        x = reference.numbers(4, 3, device="tpu")
+        results = []
+        for call in range(1, 6):
+            if fails and call == fails_in:
+                with pytest.raises(KeyboardInterrupt):
+                    step(x)
+            results += [step(x), *(parameter.detach().cpu() for parameter in module.parameters())]
+        return results
+
+    for got, wanted in zip(train(True), train(False), strict=True):
+        reference.assert_close(got, wanted)
+
+
+def test_a_shape_that_values_decide_is_refused_with_the_line() -> None:
+    @wholestep.capture_step
+    def step(x: Tensor) -> Tensor:
+        return x[x > 0].sum()
+
+    step(reference.numbers(4, device="tpu"))
+    with pytest.raises(DataDependentError, match=r"test_captured\.py:\d+: the shape .* torch\.where"):
+        step(reference.numbers(4, device="tpu"))

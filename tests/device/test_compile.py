@@ -384,3 +384,16 @@ def test_nested_inputs() -> None:
         return tree_map(lambda leaf: leaf * 2, tree)
 
     agree(function, {"a": x(3), "b": [torch.randn(2), {"c": torch.arange(4)}]})
+
+
+def test_where_the_graph_breaks_and_what_has_no_input() -> None:
+    def chooses(x: Tensor) -> Tensor:
+        y = x * 2
+        if y.sum() > 0:
+            y = y + 1
+        return y * x.max().item() + x[x > 1].sum()
+
+    x = torch.tensor([1.0, 2.0, -0.5])
+    assert torch.allclose(torch.compile(chooses)(x.to("tpu")).cpu(), chooses(x))
+    assert torch.compile(lambda n: torch.zeros(n, device="tpu") + 1)(3).tolist() == [1, 1, 1]
+    assert torch.compile(lambda x: x.to("tpu") + 1)(x).device.type == "tpu"

@@ -117,6 +117,47 @@ def test_operators_that_write(name: str) -> None:
     same_on_both(run)
 
 
+MASKED: dict[str, Callable[[Tensor], Any]] = {
+    "mask": lambda x: x[x > 0],
+    "rows": lambda x: x[x[:, 0] > 0],
+    "columns": lambda x: x[:, x[0] > 0],
+    "list": lambda x: x[[True, False, True, False]],
+    "CPU mask": lambda x: x[(x > 0).cpu()],
+    "product in place": lambda x: x.__setitem__(x > 0, x[x > 0] * 2),
+    "repeated": lambda x: x.repeat_interleave(torch.tensor([1, 0, 2, 1], device=x.device), 0),
+    "nonzero": lambda x: x.nonzero(),
+    "unique": lambda x: x.unique(),
+    "gradient": lambda x: torch.autograd.grad((y := x.clone().requires_grad_())[y > 0].square().sum(), y),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_shapes_that_values_decide(name: str) -> None:
+    same_on_both(lambda device: [x := numbers(4, 6, device=device), MASKED[name](x)])
+
+
+def test_a_mask_hides_no_value_that_is_not_finite() -> None:
+    def run(device: str) -> Any:
+        x = torch.tensor([float("inf"), float("nan"), -1.0, 2.0], device=device).requires_grad_()
+        mask = torch.tensor([False, False, False, True], device=device)
+        results = [x * mask, mask * x, x.detach().clone().mul_(mask), *torch.autograd.grad(x.amax(0), x)]
+        return [(one.isnan(), one.nan_to_num(nan=3.0)) for one in results]
+
+    same_on_both(run)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("labels", [[[1, -1, 0, 2], [0, 2, -1, 1]], [[-1, 1, 2, 3], [3, 1, 0, 2]]])
+def test_labels_end_at_the_first_negative_one(labels: list[Any], reduction: str) -> None:
+    def run(device: str) -> Any:
+        target = torch.tensor(labels, device=device)
+        x = numbers(*target.shape, device=device).requires_grad_()
+        loss = torch.nn.functional.multilabel_margin_loss(x, target, reduction=reduction)
+        return loss, torch.autograd.grad(loss.sum(), x)
+
+    same_on_both(run)
+
+
 OUTS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "add": lambda x, out: torch.add(x, 1, out=out),
     "mm": lambda x, out: torch.mm(x, x.t(), out=out),

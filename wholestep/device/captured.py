@@ -114,6 +114,18 @@ class _CapturedRecording(Recording):
         super().__init__()
         self.sources: list[Buffer] = []
         self.leaves: dict[int, Tensor] = {}
+        self._before: dict[int, Any] = {}
+
+    def give(self, buffer: Buffer, place: int) -> None:
+        """Let a buffer hold one of the values."""
+        if buffer.value is not self:
+            self._before[id(buffer)] = buffer.value
+        super().give(buffer, place)
+
+    def undo(self) -> None:
+        """Let what buffers held before be there again: the step failed."""
+        for buffer in self.live():
+            buffer.value = self._before[id(buffer)]
 
     def _input(self, buffer: Buffer) -> int | None:
         if buffer.value is self:
@@ -165,13 +177,11 @@ class _Plan:
         returned = {result.value for result in results if isinstance(result, _Result)}
         self._places = sorted({*held, *(place for place in returned if place is not None)})
         self._kept = {place: weakref.ref(buffer) for place, buffer in held.items() if place not in returned}
-        self._gradients = [
-            (leaf, _described(leaf.grad, recording, {}))
-            for leaf in recording.leaves.values()
-            if _is_ours(leaf.grad)
-            and buffer_of(leaf.grad).value is recording
-            and buffer_of(leaf.grad).place in self._kept
+        # Those that the step makes; what it writes into gradients that were there is kept as of any other tensor.
+        gradients = [
+            (leaf, _described(leaf.grad, recording, {})) for leaf in recording.leaves.values() if _is_ours(leaf.grad)
         ]
+        self._gradients = [(leaf, gradient) for leaf, gradient in gradients if gradient.value in self._kept]
         arguments = _arguments(leaves)
         self._arguments = [arguments.get(id(buffer)) for buffer in recording.sources]
         self._written = {place: arguments[id(buffer)] for place, buffer in held.items() if id(buffer) in arguments}
@@ -315,7 +325,11 @@ def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> 
     recording = _CapturedRecording()
     args, kwargs = tree_unflatten(leaves, spec)
     with EAGER.recorded(recording), _NoWritesOnCpu():
-        returned = step(*args, **kwargs)
+        try:
+            returned = step(*args, **kwargs)
+        except BaseException:
+            recording.undo()
+            raise
     flat, result_spec = tree_flatten(returned)
     arguments = _arguments(leaves)
     results = [_described(leaf, recording, arguments) if _is_ours(leaf) else leaf for leaf in flat]

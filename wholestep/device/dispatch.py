@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.device import foreach
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
-from wholestep.device.eager import EAGER, Number
+from wholestep.device.eager import EAGER, Number, user_line
 from wholestep.device.operator import Given, Operand, OperatorProgram, is_given
 from wholestep.device.recurrent import CELLS
 from wholestep.device.scalars import changing_number, with_tensor
@@ -55,8 +55,8 @@ class Operation:
         self.written = _written_arguments(operator)
         # PyTorch leaves it to their kernels to count the writes.
         self._writes_a_list = operator._schema.is_mutable and foreach.base_of(operator) is not None
-        # None where only the values tell the result's shape.
-        self._programs: dict[Any, OperatorProgram | None] = {}
+        # An error where only the values tell the result's shape.
+        self._programs: dict[Any, OperatorProgram | DataDependentError] = {}
         self._programs_in_short: dict[Any, OperatorProgram] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -75,9 +75,12 @@ class Operation:
         read = _Read(self, args, kwargs)
         if read.key not in self._programs:
             self._programs[read.key] = _trace(read, args, kwargs)
-        program = self._programs[read.key]
-        if program is None:
+        found = self._programs[read.key]
+        if isinstance(found, DataDependentError):
+            if EAGER.captures:
+                raise DataDependentError(f"{user_line()}: {found.args[0].partition(': ')[2]}")
             return on_host(self.operator, *args, **kwargs)
+        program = found
         if program.resizes:
             for place, size in program.resizes:
                 aten.resize_.default(read.tensors[place], size)
@@ -375,7 +378,7 @@ def _written_arguments(operator: torch._ops.OpOverload) -> frozenset[int | str]:
     )
 
 
-def _trace(read: _Read, args: Sequence[Any], kwargs: dict[str, Any]) -> OperatorProgram | None:
+def _trace(read: _Read, args: Sequence[Any], kwargs: dict[str, Any]) -> OperatorProgram | DataDependentError:
     numbers = {given.place for each in read.replaced.values() for given in tree_leaves(each, is_leaf=is_given)}
     tensors = iter(i for i in range(len(read.tensors)) if i not in numbers)
 
@@ -395,8 +398,8 @@ def _trace(read: _Read, args: Sequence[Any], kwargs: dict[str, Any]) -> Operator
     ]
     try:
         return OperatorProgram(read.operator, _computing(read), args, kwargs, operands)
-    except DataDependentError:
-        return None
+    except DataDependentError as error:
+        return error
 
 
 def _computing(read: _Read) -> Callable[..., Any]:

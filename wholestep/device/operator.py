@@ -6,6 +6,7 @@ views, is part of the program, so that XLA fuses it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import jax.numpy as jnp
 import torch
 from torch import Tensor, fx
 from torch._subclasses import FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from wholestep.device.buffer import Layout
@@ -141,10 +143,12 @@ class OperatorProgram:
                 fakes = [_fake(operand, operands) for operand in operands]
                 for place in written:
                     _check_written(operator, fakes[place], fakes)
-                if compute is operator and _is_lowered(operator):
-                    single = _single(operator, args, kwargs, fakes, function(*fakes))
-                    if single is not None:
-                        return single
+                # Where values decide, tracing says so.
+                with contextlib.suppress(DynamicOutputShapeException):
+                    if compute is operator and _is_lowered(operator):
+                        single = _single(operator, args, kwargs, fakes, function(*fakes))
+                        if single is not None:
+                            return single
             return trace(function, fakes)
 
         # In a thread of its own: no mode that the caller is under, and no dispatch key that it excludes, is there.

@@ -92,8 +92,7 @@ def register() -> None:
     from torch import library
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from wholestep.device import foreach
-    from wholestep.device.attention import scaled_dot_product_attention
+    from wholestep.device import attention, foreach
     from wholestep.device.autocast import register_autocast
     from wholestep.device.module import TpuModule
 
@@ -116,7 +115,11 @@ def register() -> None:
         if name not in _KERNELS:
             operators.impl(name, _Computed(name, operators), "PrivateUse1")
     for key in ("AutogradPrivateUse1", "PrivateUse1"):  # the second without gradients, in inference mode
-        operators.impl("scaled_dot_product_attention", scaled_dot_product_attention, key)
+        operators.impl("scaled_dot_product_attention", attention.scaled_dot_product_attention, key)
+    for name in ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"):  # shapes, for `torch.compile`
+        operators.impl(name, _Composed(name), "Meta")
+    # Asked before rows of different lengths become a nested tensor, of which there are none here.
+    operators.impl("_nested_tensor_from_mask_left_aligned", lambda x, mask: False, "PrivateUse1")
     register_autocast(operators)
     # Arrays are copied to the device from any memory of the host.
     operators.impl("_pin_memory", lambda tensor, device=None: tensor.clone(), "CPU")
@@ -132,6 +135,7 @@ def register() -> None:
     _print_from_cpu()
     _compile_for_tpu()
     _handle_storages()
+    _keep_parameters()
 
 
 class _Kernel:
@@ -145,6 +149,19 @@ class _Kernel:
         if self._function is None:
             self._function = getattr(importlib.import_module("wholestep.device.kernels"), self._name)
         return self._function(*args, **kwargs)
+
+
+class _Composed:
+    """An operator without a kernel for shapes, by the rule that graphs are made with."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        import torch
+
+        rules = importlib.import_module("wholestep.graph.decompositions").decompositions()
+        return rules[getattr(torch.ops.aten, self._name).default](*args, **kwargs)
 
 
 class _Computed:
@@ -176,10 +193,23 @@ def _compile_for_tpu() -> None:
     """Let `torch.compile` without a backend choose ours for graphs on the device."""
     import torch
 
+    make = torch.compile
+
+    @functools.wraps(make)
+    def make_compiled(*args: Any, **options: Any) -> Any:
+        # Between the graphs of a function that breaks, operators run at once: what runs them is not to be compiled too.
+        for package in ("wholestep.device", "wholestep.graph", "wholestep.xla", "jax", "jaxlib"):
+            torch._dynamo.trace_rules.add(package)
+        return make(*args, **options)
+
+    torch.compile = make_compiled
     plain = torch._TorchCompileInductorWrapper.__call__
 
+    def on_tpu(x: Any) -> bool:
+        return isinstance(x, torch.Tensor) and x.device.type == "tpu"
+
     def compiled(self: Any, module: Any, inputs: Sequence[Any], **options: Any) -> Any:
-        if any(isinstance(x, torch.Tensor) and x.device.type == "tpu" for x in inputs):
+        if any(map(on_tpu, inputs)) or any(on_tpu(node.meta.get("example_value")) for node in module.graph.nodes):
             from wholestep.device.compile import wholestep
 
             return wholestep(module, inputs)
@@ -207,6 +237,37 @@ def _print_from_cpu() -> None:
         return plain(tensor.detach().cpu() if tensor.device.type == "tpu" else tensor, indent)
 
     torch._tensor_str._tensor_str = printed
+
+
+def _keep_parameters() -> None:
+    """Let a module that is moved keep its Parameters, as between other devices: tied layers share them, and optimizers
+    hold them. PyTorch would make new ones, since it cannot give a CPU tensor storage of this device."""
+    import torch
+
+    plain = torch.nn.Module._apply
+
+    @functools.wraps(plain)
+    def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
+        before = dict(self._parameters)
+        result = plain(self, fn, recurse)
+        for name, old in before.items():
+            new = self._parameters[name]
+            if old is None or new is old or old.device.type == new.device.type:
+                continue
+            if "tpu" in (old.device.type, new.device.type):
+                try:
+                    torch.utils.swap_tensors(old, new)
+                except RuntimeError as error:
+                    warnings.warn(
+                        f"{type(self).__name__}.{name} is another Parameter now that it is on {new.device.type}: an "
+                        f"optimizer made before, or a layer tied to it, has the old one ({error})",
+                        stacklevel=3,
+                    )
+                else:
+                    self._parameters[name] = old
+        return result
+
+    torch.nn.Module._apply = apply
 
 
 def _handle_storages() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
+from wholestep.graph.attention_modules import DECOMPOSITIONS as ATTENTION
 from wholestep.graph.ctc import DECOMPOSITIONS as CTC
 from wholestep.graph.linear_algebra import DECOMPOSITIONS as LINEAR_ALGEBRA
 from wholestep.graph.linear_cross_entropy import DECOMPOSITIONS as LINEAR_CROSS_ENTROPY
@@ -18,7 +19,7 @@ aten = torch.ops.aten
 
 # Operators that PyTorch would decompose into something that XLA runs worse than a direct lowering: the losses and
 # the embedding's gradient would become scatters, a roll a gather, interpolation gathers at places that are computed. Of
-# attention, the decomposition would save all probabilities for the gradient; of the soft margin loss, it is inexact;
+# attention, the decomposition would save all probabilities for the gradient; of margin losses, it is wrong or inexact;
 # evenly spaced integers need float64; `take`'s reads values of its index.
 _LOWERED_WHOLE = (
     aten.nll_loss_forward.default,
@@ -32,6 +33,7 @@ _LOWERED_WHOLE = (
     aten.take.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
     aten.multi_margin_loss.default,
+    aten.multilabel_margin_loss_forward.default,
     aten.soft_margin_loss_backward.default,
     aten.upsample_nearest1d.default,
     aten.upsample_nearest2d.default,
@@ -73,4 +75,4 @@ _DECOMPOSED = (
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """Operator -> the function that computes it of others."""
     core = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
-    return core | get_decompositions(_DECOMPOSED) | CTC | LINEAR_ALGEBRA | LINEAR_CROSS_ENTROPY | RANDOM
+    return core | get_decompositions(_DECOMPOSED) | ATTENTION | CTC | LINEAR_ALGEBRA | LINEAR_CROSS_ENTROPY | RANDOM

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from wholestep.xla.lowering.registry import Context, elementwise, lowers, result_dtype
+from wholestep.xla.lowering.registry import Context, elementwise, lowers, promoted, result_dtype
 
 aten = torch.ops.aten
 
@@ -61,7 +61,6 @@ _BINARY: dict[Any, Callable[..., Any]] = {
     aten.gt: jnp.greater,
     aten.le: jnp.less_equal,
     aten.lt: jnp.less,
-    aten.mul: jnp.multiply,
     aten.ne: jnp.not_equal,
 }
 
@@ -85,6 +84,17 @@ elementwise(aten.nextafter.default)(jnp.nextafter)
 elementwise(aten.logical_and.default)(jnp.logical_and)
 elementwise(aten.logical_or.default)(jnp.logical_or)
 elementwise(aten.logical_xor.default)(jnp.logical_xor)
+
+
+@lowers(aten.mul.Tensor, aten.mul.Scalar, context=True)
+def mul(ctx: Context, x: Any, y: Any) -> jax.Array:
+    """By a mask too: XLA takes a product with booleans for a choice, and would give 0 for what is no finite number."""
+    for mask, other in ((x, y), (y, x)):
+        if getattr(mask, "dtype", None) == jnp.bool_ and jnp.issubdtype(getattr(other, "dtype", None), jnp.inexact):
+            other = other.astype(result_dtype(ctx))
+            return jnp.where(mask, other, other * 0)
+    x, y = promoted(ctx, x, y)
+    return x * y
 
 
 @elementwise(aten.sign.default)

@@ -54,6 +54,13 @@ def multi_margin_loss_backward(
     return jax.vjp(lambda x: multi_margin_loss(x, target, p, margin, weight, reduction), x)[1](grad)[0]
 
 
+@lowers(aten.multilabel_margin_loss_forward.default)
+def multilabel_margin_loss_forward(x: jax.Array, target: jax.Array, reduction: int) -> list[jax.Array]:
+    """The loss, and which classes are a row's labels. (PyTorch's decomposition counts labels after the first -1.)"""
+    own = jnp.any(_labelled(target, x.shape[-1] if x.ndim else 1), 1)
+    return [_multilabel_margin_loss(x, target, reduction), own.reshape(target.shape).astype(x.dtype)]
+
+
 @lowers(aten.multilabel_margin_loss_backward.default)
 def multilabel_margin_loss_backward(
     grad: jax.Array, x: jax.Array, target: jax.Array, reduction: int, is_target: jax.Array
@@ -62,15 +69,24 @@ def multilabel_margin_loss_backward(
 
 
 def _multilabel_margin_loss(x: jax.Array, target: jax.Array, reduction: int) -> jax.Array:
-    """A row's labels end at its first -1. (Only the gradient needs it: the loss itself PyTorch decomposes.)"""
     rows, labels = jnp.atleast_2d(x.astype(jnp.float32)), jnp.atleast_2d(target)
     classes = rows.shape[1]
-    given = jnp.cumprod((labels >= 0).astype(jnp.int32), 1) > 0
-    own = jnp.any((labels[:, :, None] == jnp.arange(classes)) & given[:, :, None], 1)
+    given, own = _given(labels), jnp.any(_labelled(target, classes), 1)
     picked = jnp.take_along_axis(rows, jnp.maximum(labels, 0), 1)
     excess = 1 - picked[:, :, None] + rows[:, None, :]
     terms = jnp.where(given[:, :, None] & ~own[:, None, :] & (excess > 0), excess, 0)
     return _reduced(jnp.sum(terms, (1, 2)) / max(classes, 1), reduction, x, max(target.ndim - 1, 0))
+
+
+def _given(labels: jax.Array) -> jax.Array:
+    """A row's labels end at its first -1."""
+    return jnp.cumprod((labels >= 0).astype(jnp.int32), 1) > 0
+
+
+def _labelled(target: jax.Array, classes: int) -> jax.Array:
+    """Whether a label is a class, `[rows, labels, classes]`."""
+    labels = jnp.atleast_2d(target)
+    return (labels[:, :, None] == jnp.arange(classes)) & _given(labels)[:, :, None]
 
 
 def _reduced(losses: jax.Array, reduction: int, x: jax.Array, ndim: int) -> jax.Array:

@@ -65,15 +65,19 @@ def elementwise(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., A
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def promoted(ctx: Context, *args: Any, **kwargs: Any) -> Any:
-            dtype = _computation_dtype(ctx.node)
-            cast = [arg.astype(dtype) if isinstance(arg, jax.Array) else arg for arg in args]
-            return function(*cast, **kwargs)
+        def of_promoted(ctx: Context, *args: Any, **kwargs: Any) -> Any:
+            return function(*promoted(ctx, *args), **kwargs)
 
-        lowers(*targets, context=True)(promoted)
+        lowers(*targets, context=True)(of_promoted)
         return function
 
     return register
+
+
+def promoted(ctx: Context, *args: Any) -> list[Any]:
+    """The node's arguments, arrays in the dtype in which they meet."""
+    dtype = _computation_dtype(ctx.node)
+    return [arg.astype(dtype) if isinstance(arg, jax.Array) else arg for arg in args]
 
 
 def result_dtype(ctx: Context) -> Any:
