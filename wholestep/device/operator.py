@@ -294,7 +294,11 @@ def is_given(x: Any) -> bool:
 def _dtype(operand: Operand, operands: Sequence[Operand]) -> torch.dtype:
     if operand.array != -1:
         return operand.dtype
-    return number_dtype(operand.dtype, [other.dtype for other in operands if other.array != -1])
+    others = [other for other in operands if other.array != -1]
+    dtype = number_dtype(operand.dtype, [other.dtype for other in others])
+    # One that fp16 may not hold, beside a tensor that decides the result's dtype.
+    wide = dtype is torch.float16 and any(other.dtype is torch.float16 and other.view.size for other in others)
+    return torch.float32 if wide else dtype
 
 
 def _fake(operand: Operand, operands: Sequence[Operand]) -> Tensor:

@@ -94,7 +94,7 @@ def mul(ctx: Context, x: Any, y: Any) -> jax.Array:
             other = other.astype(result_dtype(ctx))
             return jnp.where(mask, other, other * 0)
     x, y = promoted(ctx, x, y)
-    return x * y
+    return (x * y).astype(result_dtype(ctx))
 
 
 @elementwise(aten.sign.default)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import torch
 from torch import fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -66,7 +67,10 @@ def elementwise(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., A
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def of_promoted(ctx: Context, *args: Any, **kwargs: Any) -> Any:
-            return function(*promoted(ctx, *args), **kwargs)
+            result = function(*promoted(ctx, *args), **kwargs)
+            if getattr(result, "dtype", None) == jnp.float32 and result_dtype(ctx) == jnp.float16:
+                return result.astype(jnp.float16)
+            return result
 
         lowers(*targets, context=True)(of_promoted)
         return function
@@ -75,9 +79,18 @@ def elementwise(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def promoted(ctx: Context, *args: Any) -> list[Any]:
-    """The node's arguments, arrays in the dtype in which they meet."""
+    """The node's arguments, arrays in the dtype in which they meet; in fp32 where fp16 meets a number, which may be one
+    that fp16 does not hold: PyTorch computes in fp32 then, and rounds the result."""
     dtype = _computation_dtype(ctx.node)
+    if dtype == jnp.float16 and any(map(_is_number, args)):
+        dtype = jnp.dtype(jnp.float32)
     return [arg.astype(dtype) if isinstance(arg, jax.Array) else arg for arg in args]
+
+
+def _is_number(x: Any) -> bool:
+    if isinstance(x, jax.Array):
+        return x.ndim == 0 and x.dtype == jnp.float32
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
 def result_dtype(ctx: Context) -> Any:
