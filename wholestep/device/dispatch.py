@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.device import foreach
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
+from wholestep.device.composed import COMPOSED
 from wholestep.device.eager import EAGER, Number, user_line
 from wholestep.device.operator import Given, Operand, OperatorProgram, is_given
-from wholestep.device.recurrent import CELLS
 from wholestep.device.scalars import changing_number, with_tensor
 from wholestep.device.strides import View, part, span, with_part
 from wholestep.errors import DataDependentError
@@ -411,4 +411,4 @@ def _computing(read: _Read) -> Callable[..., Any]:
     places = {argument.name: place for place, argument in enumerate(operator._schema.arguments)}
     if changing is not None and (changing in read.replaced or places[changing] in read.replaced):
         return with_tensor(operator)
-    return CELLS.get(operator, operator)
+    return COMPOSED.get(operator, operator)
