@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import getitem
 from typing import Any, NamedTuple
@@ -36,6 +37,17 @@ aten = torch.ops.aten
 
 
 _TRACER = ThreadPoolExecutor(1, "wholestep trace")
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What PyTorch raises for wrong shapes is not logged at length besides."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before
 
 
 class Operand(NamedTuple):
@@ -139,17 +151,18 @@ class OperatorProgram:
             return [*(copies[i] for i in written), *outputs]
 
         def traced() -> fx.GraphModule:
-            with FakeTensorMode():
-                fakes = [_fake(operand, operands) for operand in operands]
-                for place in written:
-                    _check_written(operator, fakes[place], fakes)
-                # Where values decide, tracing says so.
-                with contextlib.suppress(DynamicOutputShapeException):
-                    if compute is operator and _is_lowered(operator):
-                        single = _single(operator, args, kwargs, fakes, function(*fakes))
-                        if single is not None:
-                            return single
-            return trace(function, fakes)
+            with _quiet():
+                with FakeTensorMode():
+                    fakes = [_fake(operand, operands) for operand in operands]
+                    for place in written:
+                        _check_written(operator, fakes[place], fakes)
+                    # Where values decide, tracing says so.
+                    with contextlib.suppress(DynamicOutputShapeException):
+                        if compute is operator and _is_lowered(operator):
+                            single = _single(operator, args, kwargs, fakes, function(*fakes))
+                            if single is not None:
+                                return single
+                return trace(function, fakes)
 
         # In a thread of its own: no mode that the caller is under, and no dispatch key that it excludes, is there.
         graph = _TRACER.submit(traced).result()
