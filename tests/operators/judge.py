@@ -37,7 +37,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool)
 TOGETHER = 100
 
 # A part of the samples is to be quick: it is of those with at most so many elements, and is at most so many of a dtype.
-LARGEST, MOST = 1 << 16, 6
+LARGEST, MOST = 1 << 16, 4
 
 # Entries that give indices and leave open which among equals -> place of `dim` among the arguments after the input.
 PICKING = {
