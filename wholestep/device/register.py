@@ -197,9 +197,7 @@ def _compile_for_tpu() -> None:
 
     @functools.wraps(make)
     def make_compiled(*args: Any, **options: Any) -> Any:
-        # Between the graphs of a function that breaks, operators run at once: what runs them is not to be compiled too.
-        for package in ("wholestep.device", "wholestep.graph", "wholestep.xla", "jax", "jaxlib"):
-            torch._dynamo.trace_rules.add(package)
+        _leave_to_python()
         return make(*args, **options)
 
     torch.compile = make_compiled
@@ -216,6 +214,15 @@ def _compile_for_tpu() -> None:
         return plain(self, module, inputs, **options)
 
     torch._TorchCompileInductorWrapper.__call__ = compiled
+
+
+@functools.cache
+def _leave_to_python() -> None:
+    """Between the graphs of a function that breaks, operators run at once: what runs them is not to be compiled too."""
+    import torch
+
+    for package in ("wholestep.device", "wholestep.graph", "wholestep.xla", "jax", "jaxlib"):
+        torch._dynamo.trace_rules.add(package)
 
 
 def _refuse_collective(*args: Any, **kwargs: Any) -> Any:
