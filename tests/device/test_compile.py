@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from device.reference import assert_close
 from support import TOLERANCE, relative_error
 from torch import Tensor, library, nn
 from torch.utils._pytree import tree_leaves, tree_map
@@ -397,3 +398,48 @@ def test_where_the_graph_breaks_and_what_has_no_input() -> None:
     assert torch.allclose(torch.compile(chooses)(x.to("tpu")).cpu(), chooses(x))
     assert torch.compile(lambda n: torch.zeros(n, device="tpu") + 1)(3).tolist() == [1, 1, 1]
     assert torch.compile(lambda x: x.to("tpu") + 1)(x).device.type == "tpu"
+
+
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=0.01),
+    "RMSprop": lambda parameters: torch.optim.RMSprop(parameters, lr=0.01),
+}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizers_step(name: str, whole: bool) -> None:
+    def train(device: str) -> list[Tensor]:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(device)
+        optimizer = OPTIMIZERS[name](list(module.parameters()))
+        x = torch.linspace(-1, 1, 15).reshape(5, 3).to(device)
+
+        def step() -> None:
+            optimizer.zero_grad()
+            module(x).square().mean().backward()
+            optimizer.step()
+
+        if device == "tpu" and whole:
+            step = torch.compile(step)
+        elif device == "tpu":
+            optimizer.step = torch.compile(optimizer.step)
+        for _ in range(3):
+            step()
+        return list(module.parameters())
+
+    for got, wanted in zip(train("tpu"), train("cpu"), strict=True):
+        assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("cell", [nn.GRUCell(3, 4), nn.LSTMCell(3, 4), nn.GRUCell(3, 4, bias=False)], ids=str)
+def test_recurrent_cells(cell: nn.Module) -> None:
+    def run(module: nn.Module, device: str) -> list[Tensor]:
+        x = torch.linspace(-1, 1, 6).reshape(2, 3).to(device).requires_grad_()
+        results = tree_leaves(module(x))
+        return [*results, *torch.autograd.grad(sum(r.square().sum() for r in results), [x, *module.parameters()])]
+
+    moved = copy.deepcopy(cell).to("tpu")
+    for got, wanted in zip(run(torch.compile(moved), "tpu"), run(cell, "cpu"), strict=True):
+        assert_close(got, wanted)

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wholestep.device.recurrent import CELLS
-
 aten = torch.ops.aten
 
 
@@ -44,7 +42,6 @@ def weight_norm_backward(
 
 
 COMPOSED: dict[Any, Callable[..., Any]] = {
-    **CELLS,
     aten._amp_foreach_non_finite_check_and_unscale_.default: unscale,
     aten._amp_update_scale_.default: update_scale,
     aten._weight_norm_interface_backward.default: weight_norm_backward,

@@ -12,16 +12,13 @@ import torch
 from torch import Tensor
 
 from wholestep.device.scalars import scaled_difference, scaled_product, scaled_quotient, scaled_sum, weighted_mean
+from wholestep.graph.foreach import each, norm
 
 _UNARY = (
     *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma"),
     *("log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh"),
     *("sqrt", "tan", "tanh", "trunc"),
 )
-
-
-def _norm(x: Tensor, order: float = 2, dtype: torch.dtype | None = None) -> Tensor:
-    return torch.linalg.vector_norm(x, order, dtype=dtype)
 
 
 # What is computed of the elements of the lists. Numbers come as tensors without dimensions where `NUMBERS` has them.
@@ -36,7 +33,7 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "minimum": torch.clamp_max,
     "clamp_min": torch.clamp_min,
     "clamp_max": torch.clamp_max,
-    "norm": _norm,
+    "norm": norm,
     "zero": torch.zeros_like,
 }
 
@@ -73,16 +70,12 @@ def over_lists(operator: torch._ops.OpOverload) -> Callable[..., list[Tensor] | 
     function = _FUNCTIONS[base]
 
     def compute(*args: Any, **kwargs: Any) -> list[Tensor] | None:
-        lengths = {len(each) for each in args if isinstance(each, (list, tuple))}
-        if len(lengths) > 1:
-            raise RuntimeError(f"{operator}: lists of {' and '.join(map(str, sorted(lengths)))} elements")
-        results = []
-        for i in range(*lengths):
-            own = [each[i] if isinstance(each, (list, tuple)) else each for each in args]
-            results.append(function(*own, **kwargs))
-            if writes:
-                _write(operator, own[0], results[-1])
-        return None if writes else results
+        results = each(function, operator, *args, **kwargs)
+        if not writes:
+            return results
+        for target, value in zip(args[0], results, strict=True):
+            _write(operator, target, value)
+        return None
 
     return compute
 

@@ -11,9 +11,11 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 
 from wholestep.graph.attention_modules import DECOMPOSITIONS as ATTENTION
 from wholestep.graph.ctc import DECOMPOSITIONS as CTC
+from wholestep.graph.foreach import DECOMPOSITIONS as FOREACH
 from wholestep.graph.linear_algebra import DECOMPOSITIONS as LINEAR_ALGEBRA
 from wholestep.graph.linear_cross_entropy import DECOMPOSITIONS as LINEAR_CROSS_ENTROPY
 from wholestep.graph.random import DECOMPOSITIONS as RANDOM
+from wholestep.graph.recurrent import DECOMPOSITIONS as RECURRENT
 
 aten = torch.ops.aten
 
@@ -75,4 +77,5 @@ _DECOMPOSED = (
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """Operator -> the function that computes it of others."""
     core = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
-    return core | get_decompositions(_DECOMPOSED) | ATTENTION | CTC | LINEAR_ALGEBRA | LINEAR_CROSS_ENTROPY | RANDOM
+    ours = ATTENTION | CTC | FOREACH | LINEAR_ALGEBRA | LINEAR_CROSS_ENTROPY | RANDOM | RECURRENT
+    return core | get_decompositions(_DECOMPOSED) | ours

@@ -88,7 +88,7 @@ def gru_cell_backward(grad: Tensor, workspace: Tensor, has_bias: bool) -> tuple[
     return from_input, from_hidden, grad * update, *biases
 
 
-CELLS: dict[Any, Callable[..., Any]] = {
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._thnn_fused_lstm_cell.default: lstm_cell,
     aten._thnn_fused_lstm_cell_backward_impl.default: lstm_cell_backward,
     aten._thnn_fused_gru_cell.default: gru_cell,
