@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 
 import pytest
@@ -289,3 +290,40 @@ def test_a_shape_that_values_decide_is_refused_with_the_line() -> None:
     step(reference.numbers(4, device="tpu"))
     with pytest.raises(DataDependentError, match=r"test_captured\.py:\d+: the shape .* torch\.where"):
         step(reference.numbers(4, device="tpu"))
+
+
+@pytest.mark.parametrize("change", ["nothing", "data", "optimizer", "gradients"])
+def test_what_it_reads_is_replaced_later(change: str) -> None:
+    def train(device: str) -> list[float]:
+        module = nn.Linear(3, 2)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.copy_(reference.numbers(*parameter.shape) / 4)
+        module.to(device)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
+
+        def step(x: Tensor) -> Tensor:
+            nonlocal calls
+            calls += 1
+            optimizer.zero_grad(set_to_none=change != "gradients")
+            loss = module(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run = wholestep.capture_step(step) if device == "tpu" else step
+        losses, calls = [], 0
+        for number in range(10):
+            if number == 5:
+                kept = copy.deepcopy(optimizer.state_dict())
+            if number == 6 and change == "data":
+                module.weight.data = module.weight.data * 0.5
+            if number == 6 and change == "optimizer":
+                optimizer.load_state_dict(kept)
+            if number == 6 and change == "gradients":
+                optimizer.zero_grad()
+            losses.append(run((reference.numbers(4, 3) + number / 8).to(device)).item())
+        assert device == "cpu" or calls == (3 if change == "nothing" else 6)
+        return losses
+
+    assert train("tpu") == pytest.approx(train("cpu"), rel=1e-5)

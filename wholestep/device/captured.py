@@ -38,6 +38,10 @@ from wholestep.device.random import GENERATOR
 from wholestep.device.strides import View, part, span
 from wholestep.errors import GraphError
 
+# References to a buffer in a loop over a plan's buffers, if nothing else holds it: the variable, the argument of
+# `getrefcount`, and two lists.
+_ALONE = 4
+
 
 def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """`step`, which from its third call on is one program, for each structure, shape and dtype of its arguments.
@@ -61,6 +65,8 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
         key = _key(leaves, spec)
         if key in in_place:
             leaves, key = given, (True, _key(given, spec))
+        if (known := plans.get(key)) is not None and known.is_stale():
+            del plans[key]
         if key not in plans:
             plans[key] = None
             parts = [buffer_of(one) for one, copy in zip(given, leaves, strict=True) if copy is not one]
@@ -173,6 +179,7 @@ class _Plan:
         self.recording = recording
         self.spec, self.results = spec, results
         self.is_checked = False
+        self._watched: list[Buffer] = []
         held = {buffer.place: buffer for buffer in recording.live()}
         returned = {result.value for result in results if isinstance(result, _Result)}
         self._places = sorted({*held, *(place for place in returned if place is not None)})
@@ -186,7 +193,7 @@ class _Plan:
         self._arguments = [arguments.get(id(buffer)) for buffer in recording.sources]
         self._written = {place: arguments[id(buffer)] for place, buffer in held.items() if id(buffer) in arguments}
         written = {id(buffer) for buffer in held.values()}
-        self._donated = [
+        self._donated = is_donated = [
             id(buffer) in written and at is None for buffer, at in zip(recording.sources, self._arguments, strict=True)
         ]
         self.key = recording.key(self._places), tuple(self._arguments), tuple(self._donated)
@@ -194,7 +201,7 @@ class _Plan:
 
         def program(words: Any, numbers: Any, donated: list[jax.Array], kept: list[jax.Array]) -> list[jax.Array]:
             gone, stay = iter(donated), iter(kept)
-            return run(words, numbers, *(next(gone) if is_donated else next(stay) for is_donated in self._donated))
+            return run(words, numbers, *(next(gone) if each else next(stay) for each in is_donated))
 
         self._program = jax.jit(program, donate_argnums=2)
         self._words, self._numbers, *_ = recording.arguments()
@@ -248,6 +255,17 @@ class _Plan:
         for buffer in self.recording.live():
             buffer.value = values[buffer.place]
         self.recording.given.clear()
+        # What the step itself moves from the CPU is held by nothing else from the start.
+        self._watched = [
+            buffer
+            for buffer, argument in zip(self.recording.sources, self._arguments, strict=True)
+            if argument is None and sys.getrefcount(buffer) > _ALONE
+        ]
+
+    def is_stale(self) -> bool:
+        """Whether a tensor that it reads was replaced since, by `load_state_dict` of an optimizer or a write of `data`:
+        no tensor holds its buffer any more."""
+        return any(sys.getrefcount(buffer) <= _ALONE for buffer in self._watched)
 
     def run(self, leaves: Sequence[Any]) -> list[jax.Array]:
         """Run it for these leaves of arguments, and let what it writes hold its values; all that it gives."""
