@@ -221,8 +221,9 @@ def _leave_to_python() -> None:
     """Between the graphs of a function that breaks, operators run at once: what runs them is not to be compiled too."""
     import torch
 
-    for package in ("wholestep.device", "wholestep.graph", "wholestep.xla", "jax", "jaxlib"):
-        torch._dynamo.trace_rules.add(package)
+    running = ("compile_cache", "devices", "draws", "dtypes", "function", "interpret", "lowering")
+    for module in ("jax", "jaxlib", "wholestep.device", *(f"wholestep.xla.{name}" for name in running)):
+        torch._dynamo.trace_rules.add(module)
 
 
 def _refuse_collective(*args: Any, **kwargs: Any) -> Any:

@@ -222,6 +222,7 @@ ROWS = [
         row(aten.soft_margin_loss_backward.default, grad, torch.tensor([15.0, -2, 0.5]), torch.tensor([1.0, 1, -1]), r)
         for grad, r in [(f32(3), 0), (f32(), 1), (f32(), 2)]
     ),
+    *(row(aten.multilabel_margin_loss_forward.default, f32(2, 4), MANY_LABELS, reduction) for reduction in (0, 1, 2)),
     row(
         aten.multilabel_margin_loss_backward.default,
         *(f32(), (_rows := f32(2, 4)), MANY_LABELS, 1, aten.multilabel_margin_loss_forward(_rows, MANY_LABELS, 1)[1]),

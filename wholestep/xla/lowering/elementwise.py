@@ -89,12 +89,13 @@ elementwise(aten.logical_xor.default)(jnp.logical_xor)
 @lowers(aten.mul.Tensor, aten.mul.Scalar, context=True)
 def mul(ctx: Context, x: Any, y: Any) -> jax.Array:
     """By a mask too: XLA takes a product with booleans for a choice, and would give 0 for what is no finite number."""
-    for mask, other in ((x, y), (y, x)):
-        if getattr(mask, "dtype", None) == jnp.bool_ and jnp.issubdtype(getattr(other, "dtype", None), jnp.inexact):
-            other = other.astype(result_dtype(ctx))
-            return jnp.where(mask, other, other * 0)
+    if isinstance(x, jax.Array) and isinstance(y, jax.Array):
+        for mask, other in ((x, y), (y, x)):
+            if mask.dtype == jnp.bool_ and jnp.issubdtype(other.dtype, jnp.inexact):
+                other = other.astype(result_dtype(ctx))
+                return jnp.where(mask, other, other * 0)
     x, y = promoted(ctx, x, y)
-    return (x * y).astype(result_dtype(ctx))
+    return jnp.multiply(x, y).astype(result_dtype(ctx))
 
 
 @elementwise(aten.sign.default)
