@@ -220,13 +220,17 @@ def test_one_tensor_twice_is_another_program_than_two() -> None:
         assert torch.equal(step(x, y).cpu(), x.cpu() + 2 * y.cpu())
 
 
+def linear(device: str) -> nn.Linear:
+    module = nn.Linear(3, 2)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(reference.numbers(*parameter.shape) / 4)
+    return module.to(device)
+
+
 def test_gradients_that_are_set_to_zero() -> None:
     def train(device: str) -> list[Tensor]:
-        module = nn.Linear(3, 2)
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.copy_(reference.numbers(*parameter.shape) / 4)
-        module.to(device)
+        module = linear(device)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
 
         def step(first: Tensor, second: Tensor) -> Tensor:
@@ -249,11 +253,7 @@ def test_gradients_that_are_set_to_zero() -> None:
 @pytest.mark.parametrize("fails_in", [2, 3])
 def test_a_step_that_fails_changes_nothing(fails_in: int) -> None:
     def train(fails: bool) -> list[Tensor]:
-        module = nn.Linear(3, 2)
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.copy_(reference.numbers(*parameter.shape) / 4)
-        module.to("tpu")
+        module = linear("tpu")
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
         calls = 0
 
@@ -295,11 +295,7 @@ def test_a_shape_that_values_decide_is_refused_with_the_line() -> None:
 @pytest.mark.parametrize("change", ["nothing", "data", "optimizer", "gradients"])
 def test_what_it_reads_is_replaced_later(change: str) -> None:
     def train(device: str) -> list[float]:
-        module = nn.Linear(3, 2)
-        with torch.no_grad():
-            for parameter in module.parameters():
-                parameter.copy_(reference.numbers(*parameter.shape) / 4)
-        module.to(device)
+        module = linear(device)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01, momentum=0.9)
 
         def step(x: Tensor) -> Tensor:

@@ -101,6 +101,8 @@ ASSIGNMENTS: dict[str, Callable[[Tensor], Any]] = {
     "logical": lambda x: x[0].logical_not_(),
     "relu": lambda x: torch.relu_(x[:, 3:]),
     "foreach": lambda x: torch._foreach_add_([x[0], x[1]], [x[2], x[3]]),
+    "foreach of one twice": lambda x: torch._foreach_mul_([x, x], 2.0),
+    "foreach crosswise": lambda x: torch._foreach_add_([x[0], x[1]], [x[1], x[0]], alpha=0.5),
     "foreach of overlapping": lambda x: torch._foreach_mul_(list(x.unbind(1)), 2.0),
     "inplace on integers": lambda x: x.view(torch.int32)[0].bitwise_and_(-256),
 }

@@ -27,6 +27,9 @@ from wholestep.errors import DataDependentError
 
 aten = torch.ops.aten
 
+# PyTorch's own composition of an operator on lists is that of any device.
+_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
 _TAKES_CPU_INDICES = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
 
 _NUMBERS = {float: torch.float64, int: torch.int64, bool: torch.bool}
@@ -81,6 +84,8 @@ class Operation:
                 raise DataDependentError(f"{user_line()}: {found.args[0].partition(': ')[2]}")
             return on_host(self.operator, *args, **kwargs)
         program = found
+        if self._writes_a_list and _crosses(args):
+            return self.operator.redispatch(_CPU, *args, **kwargs)
         if program.resizes:
             for place, size in program.resizes:
                 aten.resize_.default(read.tensors[place], size)
@@ -312,6 +317,22 @@ def _copied_part(tensor: Tensor, buffer: Buffer) -> Buffer | None:
         return None
     length = span(tensor.shape, tensor.stride())
     return Buffer(part(buffer.array, offset, length), (length,), buffer.dtype)
+
+
+def _crosses(lists: Sequence[Any]) -> bool:
+    """Whether what is written to an element of the first list may be read, or written once more, for a later one."""
+    first = [buffer_of(tensor) for tensor in lists[0]]
+    places = {id(buffer): place for place, buffer in enumerate(first)}
+    if len(places) < len(first):
+        return True
+    for argument in lists[1:]:
+        alone = isinstance(argument, Tensor)
+        for place, x in enumerate([argument] if alone else argument if isinstance(argument, (list, tuple)) else []):
+            if isinstance(x, Tensor) and x.device.type == "tpu":
+                other = places.get(id(buffer_of(x)))
+                if other is not None and (alone or other != place):
+                    return True
+    return False
 
 
 def _is_part(tensor: Tensor, buffer: Buffer) -> bool:

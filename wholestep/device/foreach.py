@@ -12,29 +12,38 @@ import torch
 from torch import Tensor
 
 from wholestep.device.scalars import scaled_difference, scaled_product, scaled_quotient, scaled_sum, weighted_mean
-from wholestep.graph.foreach import each, norm
+from wholestep.graph.foreach import each, of_elements
 
-_UNARY = (
+# Computed of elements as in graphs.
+_PLAIN = (
     *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma"),
     *("log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh"),
-    *("sqrt", "tan", "tanh", "trunc"),
+    *(
+        "sqrt",
+        "tan",
+        "tanh",
+        "trunc",
+        "mul",
+        "div",
+        "pow",
+        "maximum",
+        "minimum",
+        "clamp_min",
+        "clamp_max",
+        "norm",
+        "zero",
+    ),
 )
 
 
 # What is computed of the elements of the lists. Numbers come as tensors without dimensions where `NUMBERS` has them.
 _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
-    **{name: getattr(torch, name) for name in (*_UNARY, "mul", "div", "pow")},
+    **{name: function for name in _PLAIN if (function := of_elements(name)) is not None},
     "add": lambda x, y, alpha=None: x + y if alpha is None else scaled_sum(x, y, alpha),
     "sub": lambda x, y, alpha=None: x - y if alpha is None else scaled_difference(x, y, alpha),
     "addcmul": lambda x, a, b, value=None: torch.addcmul(x, a, b) if value is None else scaled_product(x, a, b, value),
     "addcdiv": lambda x, a, b, value=None: torch.addcdiv(x, a, b) if value is None else scaled_quotient(x, a, b, value),
     "lerp": weighted_mean,
-    "maximum": torch.clamp_min,
-    "minimum": torch.clamp_max,
-    "clamp_min": torch.clamp_min,
-    "clamp_max": torch.clamp_max,
-    "norm": norm,
-    "zero": torch.zeros_like,
 }
 
 NUMBERS = {

@@ -27,8 +27,7 @@ def each(function: Callable[..., Tensor], name: object, *args: Any, **kwargs: An
     ]
 
 
-def norm(x: Tensor, order: float = 2, dtype: torch.dtype | None = None) -> Tensor:
-    """Of all elements, `[]`."""
+def _norm(x: Tensor, order: float = 2, dtype: torch.dtype | None = None) -> Tensor:
     return torch.linalg.vector_norm(x, order, dtype=dtype)
 
 
@@ -43,9 +42,14 @@ _FUNCTIONS: dict[str, Callable[..., Tensor]] = {
     "copy": _copy,
     "maximum": torch.clamp_min,
     "minimum": torch.clamp_max,
-    "norm": norm,
+    "norm": _norm,
     "zero": torch.zeros_like,
 }
+
+
+def of_elements(base: str) -> Callable[..., Tensor] | None:
+    """What `_foreach_{base}` computes of each element; None if there is no such operator."""
+    return _FUNCTIONS.get(base) or getattr(torch, base, None)
 
 
 def _rules() -> dict[Any, Callable[..., Any]]:
@@ -53,7 +57,7 @@ def _rules() -> dict[Any, Callable[..., Any]]:
     for name in torch._C._dispatch_get_registrations_for_dispatch_key("CompositeExplicitAutograd"):
         packet, _, overload = name.removeprefix("aten::").partition(".")
         base = packet.removeprefix("_foreach_")
-        function = _FUNCTIONS.get(base) or getattr(torch, base, None)
+        function = of_elements(base)
         if not packet.startswith("_foreach_") or function is None:
             continue
         operator = getattr(getattr(aten, packet), overload or "default")
