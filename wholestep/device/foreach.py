@@ -18,21 +18,8 @@ from wholestep.graph.foreach import each, of_elements
 _PLAIN = (
     *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor", "frac", "lgamma"),
     *("log", "log10", "log1p", "log2", "neg", "reciprocal", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh"),
-    *(
-        "sqrt",
-        "tan",
-        "tanh",
-        "trunc",
-        "mul",
-        "div",
-        "pow",
-        "maximum",
-        "minimum",
-        "clamp_min",
-        "clamp_max",
-        "norm",
-        "zero",
-    ),
+    *("sqrt", "tan", "tanh", "trunc", "mul", "div", "pow", "maximum", "minimum", "clamp_min", "clamp_max"),
+    *("norm", "zero"),
 )
 
 
