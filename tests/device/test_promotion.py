@@ -181,3 +181,51 @@ HALF: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", HALF)
 def test_numbers_that_half_precision_does_not_hold(name: str) -> None:
     same_on_both(lambda device: HALF[name](torch.tensor([1e-3, 0.5, 0.33, -0.7]).half().to(device)))
+
+
+def beside_numbers(x: Tensor, y: Tensor, z: Tensor) -> dict[str, Tensor]:
+    """Of 16-bit floats and numbers that 16 bits do not hold. PyTorch takes some as they are, and rounds some."""
+    results = {}
+    for number in (0.3, 3, -1000.1):
+        zero_d = torch.tensor(number, device=x.device)
+        rounded = torch.full_like(x, number)
+        results |= {
+            f"x * {number}": x * number,
+            f"x * tensor({number})": x * zero_d,
+            f"tensor({number}) * x": zero_d * x,
+            f"x.mul_({number})": x.clone().mul_(number),
+            f"x + {number}": x + number,
+            f"{number} - x": number - x,
+            f"x + tensor({number})": x + zero_d,
+            f"x + {number} * y": torch.add(x, y, alpha=number),
+            f"x - {number} * y": torch.sub(x, y, alpha=number),
+            f"x.add_(y, {number})": x.clone().add_(y, alpha=number),
+            f"{number} * x - y": torch.rsub(y, x, alpha=number),
+            f"addcmul {number}": torch.addcmul(x, y, z, value=number),
+            f"lerp {number}": torch.lerp(x, y, float(number)),
+            f"x % {number}": x % number,
+            f"fmod {number}": torch.fmod(x, number),
+            f"== {number}": rounded == number,
+            f">= {number}": rounded >= number,
+            f"foreach_mul {number}": torch._foreach_mul([x], number)[0],
+            f"foreach_add {number}": torch._foreach_add([x], number)[0],
+            f"foreach_add {number} * y": torch._foreach_add([x], [y], alpha=number)[0],
+            f"foreach_addcmul {number}": torch._foreach_addcmul([x], [y], [z], value=number)[0],
+            f"foreach_lerp {number}": torch._foreach_lerp([x], [y], float(number))[0],
+        }
+    return results | {"cumsum": x[:50].cumsum(0), "cumprod": x[:50].cumprod(0)}
+
+
+@pytest.mark.parametrize("mode", ["immediate", "compile"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_numbers_that_16_bits_do_not_hold(dtype: torch.dtype, mode: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs = [(torch.rand(512, generator=generator) * 4 + 0.1).to(dtype) for _ in range(3)]
+    wanted = beside_numbers(*inputs)
+    if mode == "immediate":
+        results = beside_numbers(*(x.to("tpu") for x in inputs))
+    else:
+        results = torch.compile(beside_numbers, backend="wholestep")(*inputs)
+    for name, result in results.items():
+        assert result.dtype == wanted[name].dtype
+        assert torch.equal(result.cpu(), wanted[name]), name

@@ -143,6 +143,7 @@ def test_a_mask_hides_no_value_that_is_not_finite() -> None:
         x = torch.tensor([float("inf"), float("nan"), -1.0, 2.0], device=device).requires_grad_()
         mask = torch.tensor([False, False, False, True], device=device)
         results = [x * mask, mask * x, x.detach().clone().mul_(mask), *torch.autograd.grad(x.amax(0), x)]
+        results += [x * mask.float(), (1 - mask.to(x.dtype)) * x, x * mask.float().sign(), torch.outer(mask.float(), x)]
         return [(one.isnan(), one.nan_to_num(nan=3.0)) for one in results]
 
     same_on_both(run)

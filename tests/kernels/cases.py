@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from wholestep.config.node import Node
 from wholestep.kernels import KERNELS, Kernel
+from wholestep.models.layers.mixture import WeightedSwiGLU
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,13 @@ class Call:
         settings: what the slot declares, and so both the kernel and its plain path take.
         own: of the kernel alone.
         tensors: the arguments; those of floating point are random.
+        parts: modules that the block is built with.
     """
 
     settings: dict[str, object]
     own: dict[str, object]
     tensors: dict[str, Tensor]
+    parts: tuple[nn.Module, ...] = ()
 
     def arguments(self, dtype: torch.dtype) -> list[Tensor]:
         """The arguments in `dtype`, leaves that require a gradient where they are of floating point."""
@@ -33,9 +36,10 @@ class Call:
         return [x.clone().requires_grad_() if x.is_floating_point() else x for x in cast]
 
 
-def build(node: type[Node], call: Call) -> torch.nn.Module:
+def build(node: type[Node], call: Call) -> nn.Module:
     known = {field.name for field in fields(node)}
-    return node(**{name: value for name, value in {**call.settings, **call.own}.items() if name in known}).build()
+    config = node(**{name: value for name, value in {**call.settings, **call.own}.items() if name in known})
+    return config.build(*call.parts)
 
 
 @st.composite
@@ -76,10 +80,12 @@ def label_logits(draw: st.DrawFn) -> Call:
 
 @st.composite
 def route_score(draw: st.DrawFn) -> Call:
-    T, C, D = (draw(st.integers(1, most)) for most in (20, 4, 40))
+    """One expert's rows, or every expert's."""
+    R, F = (draw(st.integers(1, most)) for most in (20, 40))
+    shape = (*draw(st.sampled_from([(), (3,)])), R, F)
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
-    rows, scores = torch.randn(T, C, D, generator=generator), torch.rand(T, C, generator=generator)
-    return Call({}, {}, {"rows": rows, "scores": scores})
+    gate, up = (torch.randn(shape, generator=generator) for _ in range(2))
+    return Call({}, {}, {"gate": gate, "up": up, "scores": torch.rand(R, generator=generator)})
 
 
 @st.composite
@@ -90,8 +96,9 @@ def experts(draw: st.DrawFn) -> Call:
     generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
     shapes = {"gate": (F, D), "up": (F, D), "down": (D, F)}
     weights = {name: torch.randn(len(sizes), *shape, generator=generator) for name, shape in shapes.items()}
-    rows = torch.randn(sum(sizes), D, generator=generator)
-    return Call({}, {}, {"rows": rows, "group_sizes": torch.tensor(sizes), **weights})
+    rows, scores = torch.randn(sum(sizes), D, generator=generator), torch.rand(sum(sizes), generator=generator)
+    tensors = {"rows": rows, "scores": scores, "group_sizes": torch.tensor(sizes), **weights}
+    return Call({}, {}, tensors, (WeightedSwiGLU(),))
 
 
 CALLS: dict[str, Callable[[], st.SearchStrategy[Call]]] = {

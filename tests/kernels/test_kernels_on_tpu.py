@@ -12,7 +12,7 @@ from wholestep.graph.trace import gradients
 from wholestep.kernels.fused_cross_entropy import FusedCrossEntropy
 from wholestep.kernels.route_score import FusedRouteScore
 from wholestep.kernels.splash_attention import SplashAttention
-from wholestep.models.layers.mixture import WeightedSum
+from wholestep.models.layers.mixture import WeightedSwiGLU
 from wholestep.parallel import Mesh
 from wholestep.xla.memory_use import MemoryUse, compile_for_tpu
 from wholestep.xla.topologies import topology_mesh
@@ -91,13 +91,13 @@ def test_the_fused_losss_memory_does_not_grow_with_the_vocabulary(topology: str)
 
 
 @pytest.mark.parametrize("topology", CHIPS)
-def test_route_score_makes_no_fp32_copy_of_the_experts_outputs(topology: str) -> None:
-    tokens, chosen, width = 8192, 8, 2048
-    inputs = bf16(tokens, chosen, width), torch.empty(tokens, chosen, device="meta")
-    fp32_copy = tokens * chosen * width * 4
+def test_route_score_makes_no_fp32_copy_of_the_experts_hidden_values(topology: str) -> None:
+    rows, hidden = 65536, 1536
+    inputs = bf16(rows, hidden), bf16(rows, hidden), torch.empty(rows, device="meta")
+    fp32_copy = rows * hidden * 4
     fused, plain = (
         MemoryUse.of(compiled(topology, node.Config().build(), *inputs)).temporaries
-        for node in (FusedRouteScore, WeightedSum)
+        for node in (FusedRouteScore, WeightedSwiGLU)
     )
     assert fused < fp32_copy / 4
     assert fused <= plain

@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from wholestep.device.buffer import Layout
-from wholestep.device.scalars import number_dtype
+from wholestep.device.scalars import HALVES, number_dtype
 from wholestep.device.strides import View, part, put, take, with_part
 from wholestep.graph.decompositions import decompositions
 from wholestep.graph.random import number_draws
@@ -309,8 +309,8 @@ def _dtype(operand: Operand, operands: Sequence[Operand]) -> torch.dtype:
         return operand.dtype
     others = [other for other in operands if other.array != -1]
     dtype = number_dtype(operand.dtype, [other.dtype for other in others])
-    # One that fp16 may not hold, beside a tensor that decides the result's dtype.
-    wide = dtype is torch.float16 and any(other.dtype is torch.float16 and other.view.size for other in others)
+    # One that 16 bits may not hold, beside a tensor that decides the result's dtype: the operator rounds it, if at all.
+    wide = dtype in HALVES and any(other.dtype is dtype and other.view.size for other in others)
     return torch.float32 if wide else dtype
 
 

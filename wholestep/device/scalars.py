@@ -12,6 +12,7 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
+HALVES = {torch.bfloat16, torch.float16}
 _INTEGRAL = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 _RANK = {torch.bool: 0, torch.int64: 1, torch.float64: 2, torch.complex128: 3}
 
@@ -38,38 +39,42 @@ def _rank(dtype: torch.dtype) -> int:
 
 def scaled_sum(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
     """`x + alpha * y`."""
-    return x + y * _scale(alpha, x, y)
+    dtype = torch.result_type(x, y)
+    if alpha.is_floating_point() and dtype in _INTEGRAL:
+        raise RuntimeError("for integral tensors, alpha must not be a floating-point number")
+    return (_wide(x) + _wide(y) * _wide(alpha.to(dtype))).to(dtype)
 
 
 def scaled_difference(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
     """`x - alpha * y`."""
-    return x - y * _scale(alpha, x, y)
-
-
-def _scale(alpha: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    if alpha.is_floating_point() and torch.result_type(x, y) in _INTEGRAL:
-        raise RuntimeError("for integral tensors, alpha must not be a floating-point number")
-    return alpha
+    return scaled_sum(x, y, -alpha)
 
 
 def scaled_product(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
     """`x + value * a * b`."""
-    product = a * b
-    return x + value.to(torch.result_type(x, product)) * product
+    dtype = torch.result_type(x, a * b)
+    value = value.to(dtype) if dtype in _INTEGRAL else value
+    return (_wide(x) + value * _wide(a) * _wide(b)).to(dtype)
 
 
 def scaled_quotient(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
     """`x + value * a / b`."""
     if not (a.dtype.is_floating_point or b.dtype.is_floating_point or a.is_complex() or b.is_complex()):
         raise RuntimeError("addcdiv divides no integers; use torch.div with a rounding mode")
-    return x + value * a / b
+    return (_wide(x) + value * _wide(a) / _wide(b)).to(torch.result_type(x, a / b))
 
 
 def weighted_mean(x: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     """`x + weight * (end - x)`."""
     if not (x.is_floating_point() or x.is_complex()):
         raise RuntimeError(f"lerp is not defined for {x.dtype}")
-    return torch.lerp(x, end, weight.to(x.dtype))
+    wide = _wide(x)
+    return torch.lerp(wide, _wide(end), weight.to(wide.dtype)).to(x.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """16-bit floats in fp32, in which PyTorch computes with them, to round once."""
+    return x.float() if x.dtype in HALVES else x
 
 
 # Operators with a number whose value may change while all else stays, by the number's name.

@@ -16,7 +16,7 @@ from wholestep.kernels.route_score import FusedRouteScore
 from wholestep.kernels.splash_attention import SplashAttention
 from wholestep.models.layers.attention import DotProductAttention
 from wholestep.models.layers.head import WholeLogits
-from wholestep.models.layers.mixture import EveryExpert, WeightedSum
+from wholestep.models.layers.mixture import EveryExpert, WeightedSwiGLU
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ KERNELS = (
     ),
     Kernel(
         FusedRouteScore.Config,
-        WeightedSum.Config,
+        WeightedSwiGLU.Config,
         "model.layers.*.feed_forward.route_score",
-        "weighted sum of experts' outputs: no fp32 copy of them for the gradient",
+        "experts' SwiGLUs weighted by the router's scores: no fp32 copies for the gradient",
     ),
 )
 

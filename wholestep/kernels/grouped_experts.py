@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from wholestep.graph.policies import WEIGHT_PRODUCTS
 from wholestep.kernels import grouped_matmul_tpu, ragged_dot
@@ -31,26 +30,33 @@ class GroupedExperts(nn.Module):
         """On TPU: a block of an expert's weights stays in fast memory while its rows pass by. Elsewhere it is
         interpreted, which is slow."""
 
-        def build(self) -> GroupedExperts:
-            return GroupedExperts(grouped_matmul)
+        def build(self, route_score: nn.Module) -> GroupedExperts:
+            return GroupedExperts(grouped_matmul, route_score)
 
     @dataclass(frozen=True, kw_only=True)
     class Plain(ExpertFeedForward, name="ragged_dot"):
         """On TPU by an instruction of the compiler; on a CPU each row meets every expert, as in `every_expert`, but
         only one expert's results are in memory."""
 
-        def build(self) -> GroupedExperts:
-            return GroupedExperts(ragged_matmul)
+        def build(self, route_score: nn.Module) -> GroupedExperts:
+            return GroupedExperts(ragged_matmul, route_score)
 
-    def __init__(self, matmul: JaxOp) -> None:
+    def __init__(self, matmul: JaxOp, route_score: nn.Module) -> None:
         super().__init__()
         self.matmul = matmul
+        self.route_score = route_score
 
     def forward(
-        self, x_RD: Tensor, group_sizes_E: Tensor, gate_EFD: Tensor, up_EFD: Tensor, down_EDF: Tensor
+        self,
+        x_RD: Tensor,
+        scores_R: Tensor,
+        group_sizes_E: Tensor,
+        gate_EFD: Tensor,
+        up_EFD: Tensor,
+        down_EDF: Tensor,
     ) -> Tensor:
         gate_RF, up_RF = self.matmul(x_RD, [gate_EFD, up_EFD], group_sizes_E)
-        (out_RD,) = self.matmul(F.silu(gate_RF) * up_RF, [down_EDF], group_sizes_E)
+        (out_RD,) = self.matmul(self.route_score(gate_RF, up_RF, scores_R), [down_EDF], group_sizes_E)
         return out_RD
 
 

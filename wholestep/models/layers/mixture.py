@@ -21,9 +21,35 @@ from wholestep.models.layers.initialization import init_projection, residual_std
 
 
 @dataclass(frozen=True, kw_only=True)
+class RouteScore(Node):
+    """What an expert's SwiGLU passes to its down projection, weighted by the router's scores, whatever computes it.
+    Builds a module `forward(gate_RF, up_RF, scores_R) -> hidden_RF` in gate's dtype; scores are fp32, and so is what is
+    computed. More dimensions before R are allowed, of `gate_RF` and `up_RF`.
+
+    The down projection is linear, so that to weight what enters it is to weight the expert's output. But the gradient
+    of a score is then a sum over F of what the gradients of the projections need anyway, and no output of an expert,
+    the largest array of a layer, is needed in the backward pass (as in Megatron-Core's grouped experts).
+    """
+
+
+class WeightedSwiGLU(nn.Module):
+    """The product written out."""
+
+    @dataclass(frozen=True, kw_only=True)
+    class Config(RouteScore, name="weighted_swiglu"):
+        """Plain PyTorch; its gradient keeps fp32 copies of what it is given."""
+
+        def build(self) -> WeightedSwiGLU:
+            return WeightedSwiGLU()
+
+    def forward(self, gate_RF: Tensor, up_RF: Tensor, scores_R: Tensor) -> Tensor:
+        return (F.silu(gate_RF.float()) * up_RF.float() * scores_R.unsqueeze(-1)).to(gate_RF.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExpertFeedForward(Node):
-    """All experts' SwiGLUs, whatever computes them. Builds a module
-    `forward(x_RD, group_sizes_E, gate_EFD, up_EFD, down_EDF) -> out_RD` in x's dtype.
+    """All experts' SwiGLUs, whatever computes them. Builds, with the module that a `RouteScore` builds, a module
+    `forward(x_RD, scores_R, group_sizes_E, gate_EFD, up_EFD, down_EDF) -> out_RD` in x's dtype.
 
     `group_sizes_E` (integers) adds up to R: the first rows are the first expert's, and so on; an expert may have none.
     """
@@ -36,38 +62,29 @@ class EveryExpert(nn.Module):
     class Config(ExpertFeedForward, name="every_expert"):
         """Plain PyTorch; E times the arithmetic and memory that is needed."""
 
-        def build(self) -> EveryExpert:
-            return EveryExpert()
+        def build(self, route_score: nn.Module) -> EveryExpert:
+            return EveryExpert(route_score)
+
+    def __init__(self, route_score: nn.Module) -> None:
+        super().__init__()
+        self.route_score = route_score
 
     def forward(
-        self, x_RD: Tensor, group_sizes_E: Tensor, gate_EFD: Tensor, up_EFD: Tensor, down_EDF: Tensor
+        self,
+        x_RD: Tensor,
+        scores_R: Tensor,
+        group_sizes_E: Tensor,
+        gate_EFD: Tensor,
+        up_EFD: Tensor,
+        down_EDF: Tensor,
     ) -> Tensor:
         ends_E = group_sizes_E.cumsum(0)
         index_R = torch.arange(x_RD.shape[0], device=x_RD.device)
         own_ER = (index_R < ends_E[:, None]) & (index_R >= (ends_E - group_sizes_E)[:, None])
-        hidden_ERF = F.silu(x_RD @ gate_EFD.transpose(1, 2)) * (x_RD @ up_EFD.transpose(1, 2))
+        gate_ERF, up_ERF = (x_RD @ weight_EFD.transpose(1, 2) for weight_EFD in (gate_EFD, up_EFD))
+        hidden_ERF = self.route_score(gate_ERF, up_ERF, scores_R)
         out_ERD = hidden_ERF @ down_EDF.transpose(1, 2)
         return torch.where(own_ER[:, :, None], out_ERD, 0.0).sum(0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RouteScore(Node):
-    """The sum of a token's experts' outputs, weighted by the router's scores, whatever computes it. Builds a module
-    `forward(rows_TCD, scores_TC) -> out_TD` in the rows' dtype; scores are fp32, and so is the sum."""
-
-
-class WeightedSum(nn.Module):
-    """The sum written out."""
-
-    @dataclass(frozen=True, kw_only=True)
-    class Config(RouteScore, name="weighted_sum"):
-        """Plain PyTorch; its gradient keeps the experts' outputs in fp32."""
-
-        def build(self) -> WeightedSum:
-            return WeightedSum()
-
-    def forward(self, rows_TCD: Tensor, scores_TC: Tensor) -> Tensor:
-        return (rows_TCD.float() * scores_TC.unsqueeze(-1)).sum(1).to(rows_TCD.dtype)
 
 
 class Router(nn.Module):
@@ -127,7 +144,7 @@ class MixtureOfExperts(nn.Module):
             arXiv:2408.15664).
         balance_rate: of either.
         inner: the experts' matrix products.
-        route_score: the sum over a token's experts.
+        route_score: how the router's scores weight what an expert computes.
         """
 
         hidden_dim: int
@@ -137,7 +154,7 @@ class MixtureOfExperts(nn.Module):
         balance: Literal["loss", "bias", "none"] = "loss"
         balance_rate: float = 1e-3
         inner: ExpertFeedForward = field(default_factory=EveryExpert.Config)
-        route_score: RouteScore = field(default_factory=WeightedSum.Config)
+        route_score: RouteScore = field(default_factory=WeightedSwiGLU.Config)
 
         def build(self, *, dim: int, num_layers: int) -> MixtureOfExperts:
             if not 1 <= self.num_chosen <= self.num_experts:
@@ -160,8 +177,7 @@ class MixtureOfExperts(nn.Module):
         self.gate_proj = nn.Parameter(torch.empty(experts * hidden, dim))
         self.up_proj = nn.Parameter(torch.empty(experts * hidden, dim))
         self.down_proj = nn.Parameter(torch.empty(experts * dim, hidden))
-        self.inner = config.inner.build()
-        self.route_score = config.route_score.build()
+        self.inner = config.inner.build(config.route_score.build())
         if config.balance == "bias":
             self.register_buffer("bias", torch.zeros(experts))
         self.register_buffer("counted", torch.zeros(experts, dtype=torch.int64))
@@ -197,9 +213,9 @@ class MixtureOfExperts(nn.Module):
             weight.view(config.num_experts, -1, weight.shape[1])
             for weight in (self.gate_proj, self.up_proj, self.down_proj)
         )
-        rows_RD = self.inner(rows_RD, group_sizes_E, gate_EFD, up_EFD, down_EDF)
-        rows_TCD = _ReturnRows.apply(rows_RD, order_R, place_R).view(B * L, config.num_chosen, D)
-        return self.route_score(rows_TCD, scores_TC).view(B, L, D), balance_B
+        scores_R = _SendRows.apply(scores_TC.flatten(), order_R, place_R)
+        rows_RD = self.inner(rows_RD, scores_R, group_sizes_E, gate_EFD, up_EFD, down_EDF)
+        return _ReturnRows.apply(rows_RD, order_R, place_R, B * L).view(B, L, D), balance_B
 
     def after_step(self, buffers: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The new values of buffers once a training step has counted all its tokens (`capture_train_step` calls it).
@@ -218,30 +234,36 @@ def chosen_mask(choices_TC: Tensor, num_experts: int) -> Tensor:
 
 
 class _SendRows(torch.autograd.Function):
-    """x_TD -> rows_RD: each token as often as it chose, in the experts' order. The gradient gathers where that of
-    indexing would scatter; so does that of `_ReturnRows`."""
+    """x_TD (or x_T) -> rows_RD: each token as often as it chose, in the experts' order. The gradient gathers where that
+    of indexing would scatter; so does that of `_ReturnRows`."""
 
     @staticmethod
     def forward(ctx: Any, x_TD: Tensor, order_R: Tensor, place_R: Tensor) -> Tensor:
         ctx.save_for_backward(place_R)
         ctx.tokens = x_TD.shape[0]
-        return x_TD[order_R // (order_R.shape[0] // x_TD.shape[0])]
+        return _sent(x_TD, order_R)
 
     @staticmethod
     def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:
-        (place_R,) = ctx.saved_tensors
-        return grad_RD[place_R].view(ctx.tokens, -1, grad_RD.shape[1]).sum(1), None, None
+        return _returned(grad_RD, *ctx.saved_tensors, ctx.tokens), None, None
 
 
 class _ReturnRows(torch.autograd.Function):
-    """rows_RD from the experts' order to the tokens'."""
+    """rows_RD -> out_TD: the sum of the rows of each token."""
 
     @staticmethod
-    def forward(ctx: Any, rows_RD: Tensor, order_R: Tensor, place_R: Tensor) -> Tensor:
+    def forward(ctx: Any, rows_RD: Tensor, order_R: Tensor, place_R: Tensor, tokens: int) -> Tensor:
         ctx.save_for_backward(order_R)
-        return rows_RD[place_R]
+        return _returned(rows_RD, place_R, tokens)
 
     @staticmethod
-    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:
-        (order_R,) = ctx.saved_tensors
-        return grad_RD[order_R], None, None
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, None, None, None]:
+        return _sent(grad_TD, *ctx.saved_tensors), None, None, None
+
+
+def _sent(x_TD: Tensor, order_R: Tensor) -> Tensor:
+    return x_TD[order_R // (order_R.shape[0] // x_TD.shape[0])]
+
+
+def _returned(rows_RD: Tensor, place_R: Tensor, tokens: int) -> Tensor:
+    return rows_RD[place_R].view(tokens, -1, *rows_RD.shape[1:]).sum(1)

@@ -36,7 +36,7 @@ def zeros(ctx: Context, *shape_or_like: object, **options: object) -> jax.Array:
     return jnp.zeros(ctx.node.meta["val"].shape, result_dtype(ctx))
 
 
-@lowers(aten.scalar_tensor.default, context=True)
+@lowers(aten.scalar_tensor.default, torch.ops.prims.scalar_tensor.default, context=True)
 def scalar_tensor(ctx: Context, value: float, **options: object) -> jax.Array:
     return jnp.asarray(value, result_dtype(ctx))
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from wholestep.xla.lowering.registry import Context, elementwise, lowers, promoted, result_dtype
+from wholestep.xla.lowering.registry import HALVES, Context, cast, elementwise, lowers, result_dtype
 
 aten = torch.ops.aten
 
@@ -55,7 +55,6 @@ _BINARY: dict[Any, Callable[..., Any]] = {
     aten.bitwise_and: jnp.bitwise_and,
     aten.bitwise_or: jnp.bitwise_or,
     aten.bitwise_xor: jnp.bitwise_xor,
-    aten.div: jnp.divide,
     aten.eq: jnp.equal,
     aten.ge: jnp.greater_equal,
     aten.gt: jnp.greater,
@@ -69,6 +68,7 @@ for operator, function in _UNARY.items():
 for packet, function in _BINARY.items():
     elementwise(packet.Tensor, packet.Scalar)(function)
 
+elementwise(aten.mul.Tensor, aten.mul.Scalar, exact_number=True)(jnp.multiply)
 elementwise(aten.atan2.default)(jnp.arctan2)
 elementwise(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar)(jnp.left_shift)
 elementwise(aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar)(jnp.right_shift)
@@ -86,32 +86,34 @@ elementwise(aten.logical_or.default)(jnp.logical_or)
 elementwise(aten.logical_xor.default)(jnp.logical_xor)
 
 
-@lowers(aten.mul.Tensor, aten.mul.Scalar, context=True)
-def mul(ctx: Context, x: Any, y: Any) -> jax.Array:
-    """By a mask too: XLA takes a product with booleans for a choice, and would give 0 for what is no finite number."""
-    if isinstance(x, jax.Array) and isinstance(y, jax.Array):
-        for mask, other in ((x, y), (y, x)):
-            if mask.dtype == jnp.bool_ and jnp.issubdtype(other.dtype, jnp.inexact):
-                other = other.astype(result_dtype(ctx))
-                return jnp.where(mask, other, other * 0)
-    x, y = promoted(ctx, x, y)
-    return jnp.multiply(x, y).astype(result_dtype(ctx))
+@elementwise(aten.div.Tensor, aten.div.Scalar, exact_number=True)
+def div(x: jax.Array, y: Any) -> jax.Array:
+    """Of 16-bit floats in fp32: XLA multiplies by the reciprocal of a number, which 16 bits would round."""
+    return jnp.divide(x.astype(jnp.float32) if x.dtype in HALVES else x, y)
 
 
 @elementwise(aten.sign.default)
 def sign(x: jax.Array) -> jax.Array:
     """0 of a NaN, as PyTorch's."""
-    return x if x.dtype.kind == "b" else (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+    return x if x.dtype.kind == "b" else cast(x > 0, x.dtype) - cast(x < 0, x.dtype)
 
 
 @elementwise(aten.add.Tensor, aten.add.Scalar)
-def add(x: jax.Array, y: jax.Array, alpha: float = 1) -> jax.Array:
-    return x + (y if alpha == 1 else y * alpha)
+def add(x: jax.Array, y: Any, alpha: float = 1) -> jax.Array:
+    return x + y if alpha == 1 else _scaled_sum(x, y, alpha)
 
 
 @elementwise(aten.sub.Tensor, aten.sub.Scalar)
-def sub(x: jax.Array, y: jax.Array, alpha: float = 1) -> jax.Array:
-    return x - (y if alpha == 1 else y * alpha)
+def sub(x: jax.Array, y: Any, alpha: float = 1) -> jax.Array:
+    return x - y if alpha == 1 else _scaled_sum(x, y, -alpha)
+
+
+def _scaled_sum(x: jax.Array, y: Any, alpha: float) -> jax.Array:
+    """`x + alpha * y`, rounded once."""
+    if x.dtype not in HALVES:
+        return x + y * alpha
+    wide_x, wide_y, scale = (jnp.asarray(each, x.dtype).astype(jnp.float32) for each in (x, y, alpha))
+    return (wide_x + wide_y * scale).astype(x.dtype)
 
 
 @elementwise(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
@@ -152,7 +154,7 @@ def where(ctx: Context, condition: jax.Array, x: jax.Array, y: jax.Array) -> jax
 def to_copy(ctx: Context, x: jax.Array, *dtype: object, **options: object) -> jax.Array:
     target = result_dtype(ctx)
     complex_to_real = jnp.iscomplexobj(x) and target.kind not in "cb"
-    return (x.real if complex_to_real else x).astype(target)
+    return cast(x.real if complex_to_real else x, target)
 
 
 @lowers(aten.copy.default, context=True)

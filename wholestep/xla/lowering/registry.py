@@ -9,12 +9,16 @@ from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from torch import fx
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from wholestep.xla.draws import Draws
 from wholestep.xla.dtypes import carried
+
+HALVES = (jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float16))
+"""Floats of 16 bits: PyTorch computes with them in fp32, and rounds what an operator results in."""
 
 
 class Context(Protocol):
@@ -60,17 +64,20 @@ def lowers(*targets: Any, context: bool = False) -> Callable[[Callable[..., Any]
     return register
 
 
-def elementwise(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def elementwise(*targets: Any, exact_number: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Like `lowers`, for element-wise operators: arguments come promoted by PyTorch's rules, which differ from JAX's
-    (a 0-d tensor does not widen a tensor with dimensions, an integer divided is a default float)."""
+    (a 0-d tensor does not widen a tensor with dimensions, an integer divided is a default float).
+
+    Args:
+        exact_number: whether the operator takes a second operand without dimensions as it is, as products and
+            quotients of 16-bit floats do, and does not round it to their dtype first, as all others do.
+    """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def of_promoted(ctx: Context, *args: Any, **kwargs: Any) -> Any:
-            result = function(*promoted(ctx, *args), **kwargs)
-            if getattr(result, "dtype", None) == jnp.float32 and result_dtype(ctx) == jnp.float16:
-                return result.astype(jnp.float16)
-            return result
+            result = function(*promoted(ctx, *args, exact_number=exact_number), **kwargs)
+            return result.astype(result_dtype(ctx)) if exact_number else result
 
         lowers(*targets, context=True)(of_promoted)
         return function
@@ -78,19 +85,36 @@ def elementwise(*targets: Any) -> Callable[[Callable[..., Any]], Callable[..., A
     return register
 
 
-def promoted(ctx: Context, *args: Any) -> list[Any]:
-    """The node's arguments, arrays in the dtype in which they meet; in fp32 where fp16 meets a number, which may be one
-    that fp16 does not hold: PyTorch computes in fp32 then, and rounds the result."""
+def promoted(ctx: Context, *args: Any, exact_number: bool = False) -> list[Any]:
+    """The node's arguments, arrays in the dtype in which they meet; see `elementwise`."""
     dtype = _computation_dtype(ctx.node)
-    if dtype == jnp.float16 and any(map(_is_number, args)):
+    if exact_number and dtype in HALVES and not _holds(dtype, args[1]):
         dtype = jnp.dtype(jnp.float32)
-    return [arg.astype(dtype) if isinstance(arg, jax.Array) else arg for arg in args]
+    return [cast(arg, dtype) if isinstance(arg, jax.Array) else _rounded(dtype, arg) for arg in args]
 
 
-def _is_number(x: Any) -> bool:
+def cast(x: jax.Array, dtype: Any) -> jax.Array:
+    """In another dtype. Booleans as a choice of 1 and 0: XLA takes a product with converted booleans for a choice
+    between 0 and the other factor, and so hides what is no finite number."""
+    if x.dtype == jnp.bool_ and jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.where(x, jnp.ones((), dtype), jnp.zeros((), dtype))
+    return x.astype(dtype)
+
+
+def _holds(dtype: Any, x: Any) -> bool:
+    """Whether nothing is lost of a second operand in this dtype, as far as is known before it runs."""
     if isinstance(x, jax.Array):
-        return x.ndim == 0 and x.dtype == jnp.float32
-    return isinstance(x, (int, float)) and not isinstance(x, bool)
+        return x.ndim > 0 or x.dtype != jnp.float32
+    return _rounded(dtype, x) == x
+
+
+def _rounded(dtype: Any, x: Any) -> Any:
+    """A number that 16 bits do not hold, rounded to them; anything else as it is."""
+    if dtype not in HALVES or type(x) not in (int, float):
+        return x
+    with np.errstate(over="ignore"):
+        rounded = float(np.float64(x).astype(dtype))
+    return x if rounded == x else rounded
 
 
 def result_dtype(ctx: Context) -> Any:

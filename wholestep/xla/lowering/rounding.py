@@ -45,7 +45,7 @@ def remainder_with_the_divisors_sign(x: Any, y: Any) -> jax.Array:
     return jnp.remainder(x, y)
 
 
-@elementwise(aten.div.Tensor_mode, aten.div.Scalar_mode)
+@elementwise(aten.div.Tensor_mode, aten.div.Scalar_mode, exact_number=True)
 def rounded_division(x: jax.Array, y: Any, *, rounding_mode: str | None) -> jax.Array:
     if rounding_mode is None:
         return jnp.divide(x, y)

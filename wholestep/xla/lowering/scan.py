@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
 
-from wholestep.xla.lowering.registry import Context, lowers, result_dtype
+from wholestep.xla.lowering.registry import HALVES, Context, lowers, result_dtype
 
 aten = torch.ops.aten
 
 
 @lowers(aten.cumsum.default, context=True)
 def cumsum(ctx: Context, x: jax.Array, dim: int, dtype: object = None) -> jax.Array:
-    return jnp.cumsum(x.astype(result_dtype(ctx)), dim) if x.ndim else x.astype(result_dtype(ctx))
+    return _accumulated(jnp.cumsum, x, dim, result_dtype(ctx))
 
 
 @lowers(aten.cumprod.default, context=True)
 def cumprod(ctx: Context, x: jax.Array, dim: int, dtype: object = None) -> jax.Array:
-    return jnp.cumprod(x.astype(result_dtype(ctx)), dim) if x.ndim else x.astype(result_dtype(ctx))
+    return _accumulated(jnp.cumprod, x, dim, result_dtype(ctx))
+
+
+def _accumulated(function: Callable[..., jax.Array], x: jax.Array, dim: int, dtype: Any) -> jax.Array:
+    """16-bit floats add up in fp32, and are rounded once."""
+    x = x.astype(dtype)
+    wide = x.astype(jnp.float32) if dtype in HALVES else x
+    return function(wide, dim).astype(dtype) if x.ndim else x
 
 
 @lowers(aten.logcumsumexp.default)
