@@ -245,7 +245,8 @@ class _SendRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:
-        return _returned(grad_RD, *ctx.saved_tensors, ctx.tokens), None, None
+        (place_R,) = ctx.saved_tensors
+        return _returned(grad_RD, place_R, ctx.tokens), None, None
 
 
 class _ReturnRows(torch.autograd.Function):
@@ -258,7 +259,8 @@ class _ReturnRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, None, None, None]:
-        return _sent(grad_TD, *ctx.saved_tensors), None, None, None
+        (order_R,) = ctx.saved_tensors
+        return _sent(grad_TD, order_R), None, None, None
 
 
 def _sent(x_TD: Tensor, order_R: Tensor) -> Tensor:
