@@ -134,8 +134,6 @@ class _CapturedRecording(Recording):
             buffer.value = self._before[id(buffer)]
 
     def _input(self, buffer: Buffer) -> int | None:
-        if buffer.value is self:
-            return buffer.place
         if buffer.value is None:
             return None
         place = self._places.get(id(buffer))

@@ -152,6 +152,13 @@ class Operation:
         for place, argument in enumerate(args):
             elements: Sequence[Any] = (argument,)
             if type(argument) is list:
+                if (whole := _whole(argument, places)) is not None:
+                    own, own_values, form = whole
+                    key.append(form)
+                    tensors += argument
+                    buffers += own
+                    values += own_values
+                    continue
                 key += (list, len(argument))
                 elements = argument
             for x in elements:
@@ -194,6 +201,38 @@ class Operation:
                 else:
                     return None
         return tuple(key), tensors, buffers, values, numbers, parts
+
+
+def _whole(
+    tensors: Sequence[Any], places: dict[Buffer, int]
+) -> tuple[list[Buffer], list[Any], tuple[Any, ...]] | None:
+    """Buffers and values of a list of tensors of one dtype, each the whole of a storage that is nobody else's, and what
+    stands for them in a key; `places` grows by them. None for other lists.
+
+    It says the same as the loop over elements in `Operation._quickly`, for what optimizers pass, in a third of the
+    time: it does one thing to all tensors after the other, without a line of Python for each."""
+    if len(tensors) < 2 or not _TENSORS.issuperset(map(type, tensors)):
+        return None
+    try:
+        buffers = [x.untyped_storage().buffer for x in tensors]
+    except (AttributeError, NotImplementedError):
+        return None
+    dtype, shapes, values = buffers[0].dtype, [x.shape for x in tensors], [x.value for x in buffers]
+    if (
+        dtype in _COMPLEX
+        or {x.dtype for x in tensors} != {dtype}
+        or {x.dtype for x in buffers} != {dtype}
+        or shapes != [x.shape for x in buffers]
+        or not all([x.is_contiguous() for x in tensors])
+        or type(None) in map(type, values)
+    ):
+        return None
+    before = len(places)
+    more = dict(zip(buffers, range(before, before + len(buffers)), strict=True))
+    if len(more) < len(buffers) or not places.keys().isdisjoint(more):
+        return None
+    places.update(more)
+    return buffers, values, (list, dtype, *shapes)
 
 
 class _Read:

@@ -121,12 +121,16 @@ class Recording(Unmade):
         targets: Sequence[Buffer],
     ) -> None:
         """Record a call, whose outputs `targets` are to hold."""
-        self.entries.append(Entry(program, tuple(map(self._input, buffers)), user_line()))
+        inputs = [buffer.place if buffer.value is self else self._input(buffer) for buffer in buffers]
+        self.entries.append(Entry(program, tuple(inputs), user_line()))
         self.numbers += numbers
         if program.draws:
             self.draws.append(GENERATOR.draw())
         for place, target in enumerate(targets, self._values):
-            self.give(target, place)
+            if target.value is self:
+                target.place = place
+            else:
+                self.give(target, place)
         self._values += len(targets)
 
     def give(self, buffer: Buffer, place: int) -> None:
@@ -135,9 +139,8 @@ class Recording(Unmade):
         self.holders[id(buffer)] = weakref.ref(buffer)
 
     def _input(self, buffer: Buffer) -> int | None:
+        """Where an array from outside is among the inputs."""
         value = buffer.value
-        if value is self:
-            return buffer.place
         if value is None:
             return None
         if isinstance(value, Unmade):
