@@ -203,9 +203,7 @@ class Operation:
         return tuple(key), tensors, buffers, values, numbers, parts
 
 
-def _whole(
-    tensors: Sequence[Any], places: dict[Buffer, int]
-) -> tuple[list[Buffer], list[Any], tuple[Any, ...]] | None:
+def _whole(tensors: Sequence[Any], places: dict[Buffer, int]) -> tuple[list[Buffer], list[Any], tuple[Any, ...]] | None:
     """Buffers and values of a list of tensors of one dtype, each the whole of a storage that is nobody else's, and what
     stands for them in a key; `places` grows by them. None for other lists.
 
@@ -223,7 +221,7 @@ def _whole(
         or {x.dtype for x in tensors} != {dtype}
         or {x.dtype for x in buffers} != {dtype}
         or shapes != [x.shape for x in buffers]
-        or not all([x.is_contiguous() for x in tensors])
+        or False in map(Tensor.is_contiguous, tensors)
         or type(None) in map(type, values)
     ):
         return None
