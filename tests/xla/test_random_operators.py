@@ -66,6 +66,14 @@ def floating(dtype: torch.dtype) -> list[Drawn]:
     ]
 
 
+# With parameters of each number's own; PyTorch has some of them in fp32 alone.
+PARAMETRIC = [
+    Drawn(row(aten._standard_gamma.default, EMPTY + 4), 4, 2, low=0),
+    Drawn(row(aten._standard_gamma.default, EMPTY + 0.5), quartiles=(0.0508, 0.2275, 0.6617), low=0),
+    Drawn(row(aten._sample_dirichlet.default, EMPTY[:, :4] + 0.5), 0.25, 0.25, low=0, high=1),
+    Drawn(row(aten.poisson.default, EMPTY + 3), 3, 3**0.5, low=0),
+    Drawn(row(aten.binomial.default, EMPTY + 10, EMPTY + 0.25), 2.5, 1.369, low=0, high=10),
+]
 INTEGERS = [
     Drawn(row(aten.randint.default, 5, [ROWS, COLUMNS]), 2, 2**0.5, low=0, high=4),
     Drawn(row(aten.randint.low, -3, 2, [ROWS, COLUMNS]), -1, 2**0.5, low=-3, high=1),
@@ -85,6 +93,7 @@ INTEGERS = [
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_draws_have_their_distribution(dtype: torch.dtype) -> None:
     draws = floating(dtype) if dtype.is_floating_point else INTEGERS
+    draws = [*draws, *PARAMETRIC] if dtype is torch.float32 else draws
     module, inputs = graph_of(*(drawn.call for drawn in draws))
     for drawn, result in zip(draws, run(module, inputs, jax.random.key(0)), strict=True):
         name, values = str(drawn.call.target), as_float32(result)
@@ -101,7 +110,7 @@ def test_every_random_operator_is_tested() -> None:
     random = {target for target in LOWERINGS if torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())}
     # In test_lowering.py; attention with dropout is refused.
     elsewhere = {aten.native_dropout.default, aten._scaled_dot_product_flash_attention_for_cpu.default}
-    drawn = {each.call.target for each in [*floating(torch.float32), *INTEGERS]}
+    drawn = {each.call.target for each in [*floating(torch.float32), *PARAMETRIC, *INTEGERS]}
     assert random == drawn | elsewhere | {aten.rrelu_with_noise_functional.default}
 
 
@@ -146,6 +155,10 @@ def test_rows_draw_the_same_however_they_are_split() -> None:
             row(aten.random.to, EMPTY[rows], 1000),
             row(aten.multinomial.default, RAMP[rows], 50, True),
             row(aten.multinomial.default, RAMP[rows], 50),
+            row(aten._standard_gamma.default, RAMP[rows]),
+            row(aten._sample_dirichlet.default, RAMP[rows]),
+            row(aten.poisson.default, RAMP[rows] * 9),
+            row(aten.binomial.default, EMPTY[rows] + 9, RAMP[rows]),
         ]
         module, inputs = graph_of(*whole)
         draws = Draws(jax.random.key(3), part=part)

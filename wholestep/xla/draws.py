@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from wholestep.graph.random import Draw
 
-Sample = Callable[[jax.Array, tuple[int, ...]], jax.Array]
-"""`(key, shape) -> numbers` of that shape."""
+Sample = Callable[..., jax.Array]
+"""`(key, shape, *parameters) -> numbers` of that shape."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,21 @@ class Draws:
         """For a graph that works on one of `parts` equal parts of these rows."""
         return self if self.part is None else dataclasses.replace(self, part=self.part * parts + index)
 
-    def sample(self, draw: Draw, shape: tuple[int, ...], sample: Sample) -> jax.Array:
+    def sample(self, draw: Draw, shape: tuple[int, ...], sample: Sample, *parameters: jax.Array) -> jax.Array:
         """What a node draws, in a program that has a key. Each row of a part of a batch, its first dimension, has a key
-        of its own, so that rows draw the same however the batch is split; a scalar is one draw for all."""
+        of its own, so that rows draw the same however the batch is split; a scalar is one draw for all.
+
+        Args:
+            draw: of the node.
+            shape: of what is drawn.
+            sample: draws it.
+            parameters: of each number's distribution, of that shape.
+        """
         assert self.key is not None
         key = self.key
         for number in (self.container, self.layer + draw.position, self.first + draw.number):
             key = jax.random.fold_in(key, number)
         if self.part is None or not shape:
-            return sample(key, shape)
+            return sample(key, shape, *parameters)
         rows = self.part * shape[0] + jnp.arange(shape[0])
-        return jax.vmap(lambda row: sample(jax.random.fold_in(key, row), shape[1:]))(rows)
+        return jax.vmap(lambda row, *own: sample(jax.random.fold_in(key, row), shape[1:], *own))(rows, *parameters)

@@ -1,6 +1,7 @@
-"""Qwen3 235B-A22B on TPU7x: 16 rows of 4,096 tokens on each device, layer inputs in the host's memory.
+"""Qwen3 235B-A22B on TPU7x: 16 rows of 4,096 tokens on each device.
 
-They would be 47 GiB of the device's. So many rows make the time of gathering all experts' weights small beside work.
+So many rows make the time of gathering all experts' weights small beside work. Layers' inputs are 47 GiB then; on 64
+chips, where parameters and optimizer take 20 GiB of a device, they go to the host's memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from wholestep.recipes.tpu7x.flags import MIXTURE
 @recipe(qwen3_moe, topology="tpu7x:4x4x4")
 def qwen3_235b_a22b_tpu7x_64() -> Recipe:
     """Qwen3 235B-A22B on 64 chips of TPU7x."""
-    return _on(devices=128)
+    return _on(devices=128, keep="offload_layer_inputs")
 
 
 @recipe(qwen3_moe, topology="tpu7x:8x8x4")
@@ -37,7 +38,5 @@ def qwen3_235b_a22b_tpu7x_8x1024() -> Recipe:
     return _on(devices=16384, replicas=8)
 
 
-def _on(devices: int, replicas: int = 1) -> Recipe:
-    return tuned(
-        qwen3_235b_a22b(), devices=devices, rows=16, replicas=replicas, keep="offload_layer_inputs", flags=MIXTURE
-    )
+def _on(devices: int, replicas: int = 1, keep: str = "recompute_all") -> Recipe:
+    return tuned(qwen3_235b_a22b(), devices=devices, rows=16, replicas=replicas, keep=keep, flags=MIXTURE)

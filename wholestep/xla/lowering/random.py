@@ -19,19 +19,26 @@ from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 aten = torch.ops.aten
 
 
-def draw(ctx: Context, sample: Sample, of_rows: bool = True, shape: tuple[int, ...] | None = None) -> jax.Array:
+def draw(
+    ctx: Context,
+    sample: Sample,
+    of_rows: bool = True,
+    shape: tuple[int, ...] | None = None,
+    parameters: Sequence[jax.Array] = (),
+) -> jax.Array:
     """What the node draws.
 
     Args:
-        sample: `(key, shape) -> numbers`.
+        sample: `(key, shape, *parameters) -> numbers`.
         of_rows: whether the first dimension is of a batch's rows.
         shape: of what is drawn, where that is not the node's result.
+        parameters: of each number's distribution, of the shape of what is drawn.
     """
     if ctx.draws.key is None:
         raise LoweringError(f"{ctx.node.target} draws random numbers, but the program has no key")
     draws = ctx.draws if of_rows else dataclasses.replace(ctx.draws, part=None)
     drawn = tuple(tree_leaves(ctx.node.meta["val"])[0].shape) if shape is None else shape
-    return draws.sample(ctx.node.meta["draw"], drawn, sample)
+    return draws.sample(ctx.node.meta["draw"], drawn, sample, *parameters)
 
 
 @lowers(aten.uniform.default, context=True)
