@@ -55,6 +55,9 @@ def test_accelerator() -> None:
     assert torch.accelerator.current_accelerator() == torch.device("tpu")
     assert torch.accelerator.current_device_index() == 0
     torch.accelerator.set_device_index(0)
+    torch.accelerator.synchronize()
+    torch.accelerator.empty_cache()
+    assert torch.accelerator.memory_allocated() <= torch.accelerator.max_memory_allocated()
     device = torch.accelerator.current_accelerator()
     assert torch.ones(2, device=device).sum().item() == 2
 

@@ -20,10 +20,12 @@ from wholestep.device import foreach
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
 from wholestep.device.composed import COMPOSED
 from wholestep.device.eager import EAGER, Number, user_line
+from wholestep.device.fused_optimizers import FUSED
 from wholestep.device.operator import Given, Operand, OperatorProgram, is_given
+from wholestep.device.random import GENERATOR
 from wholestep.device.scalars import changing_number, with_tensor
 from wholestep.device.strides import View, part, span, with_part
-from wholestep.errors import DataDependentError
+from wholestep.errors import DataDependentError, GraphError
 
 aten = torch.ops.aten
 
@@ -50,7 +52,7 @@ class Operation:
         LoweringError: when called, that it has no lowering to XLA.
     """
 
-    __slots__ = ("_programs", "_programs_in_short", "_writes_a_list", "numbers", "operator", "written")
+    __slots__ = ("_generator", "_programs", "_programs_in_short", "_writes_a_list", "numbers", "operator", "written")
 
     def __init__(self, operator: torch._ops.OpOverload) -> None:
         self.operator = operator
@@ -58,6 +60,8 @@ class Operation:
         self.written = _written_arguments(operator)
         # PyTorch leaves it to their kernels to count the writes.
         self._writes_a_list = operator._schema.is_mutable and foreach.base_of(operator) is not None
+        names = [argument.name for argument in operator._schema.arguments]
+        self._generator = names.index("generator") if "generator" in names else len(names)
         # An error where only the values tell the result's shape.
         self._programs: dict[Any, OperatorProgram | DataDependentError] = {}
         self._programs_in_short: dict[Any, OperatorProgram] = {}
@@ -75,6 +79,16 @@ class Operation:
             buffer = result.untyped_storage().buffer = Buffer(None, size, dtype)
             EAGER.execute(program, numbers, buffers, values, (buffer,))
             return result
+        if len(args) > self._generator:
+            return self(*args[: self._generator], generator=args[self._generator], **kwargs)
+        if (generator := kwargs.get("generator")) is not None:
+            if EAGER.captures:
+                raise GraphError(
+                    f"{user_line()}: a captured step draws from the device's own generator (torch.manual_seed), not "
+                    "from one that it is given, whose numbers would not be seen again; leave `generator` out"
+                )
+            with GENERATOR.drawing_from(generator):
+                return self(*args, **{**kwargs, "generator": None})
         read = _Read(self, args, kwargs)
         if read.key not in self._programs:
             self._programs[read.key] = _trace(read, args, kwargs)
@@ -191,6 +205,8 @@ class Operation:
                         key.append(at)
                     tensors.append(x)
                 elif kind in _NUMBERS and place in self.numbers:
+                    if kind is int and not -(2**31) <= x < 2**31:
+                        return None
                     key.append(kind)
                     numbers.append((_NUMBERS[kind], x))
                     tensors.append(None)
@@ -280,6 +296,10 @@ class _Read:
 
     def _operand(self, number: float) -> Any:
         dtype = _NUMBERS[type(number)]
+        if type(number) is int and not -(2**31) <= number < 2**31:
+            dtype, number = torch.float64, float(number)
+            if not any(operand[1].is_floating_point for operand in self.operands):
+                raise OverflowError(f"{self.operator}: {number:.0f} does not fit 32 bits, in which tpu carries int64")
         self.numbers.append((dtype, number))
         operand = (-1, dtype, (), (), 0, (), True, False)
         self.operands.append(operand)
@@ -416,8 +436,10 @@ def _to_cpu(x: Any) -> Any:
 
 def _number_arguments(operator: torch._ops.OpOverload) -> frozenset[int | str]:
     """Places and names of the arguments that are inputs of the program where they are Python numbers: tensors by the
-    schema, which PyTorch hands a kernel as numbers, and those that `scalars.py` and `foreach.py` know."""
+    schema, which PyTorch hands a kernel as numbers, those that `scalars.py` and `foreach.py` know, and
+    learning rates."""
     changing = {changing_number(operator), *foreach.NUMBERS.get(foreach.base_of(operator) or "", ())}
+    changing |= {"lr"} if operator in FUSED else set()
     return frozenset(
         each
         for place, argument in enumerate(operator._schema.arguments)
@@ -465,6 +487,8 @@ def _computing(read: _Read) -> Callable[..., Any]:
     operator = read.operator
     if foreach.base_of(operator) is not None:
         return foreach.over_lists(operator)
+    if operator in FUSED:
+        return FUSED[operator]
     changing = changing_number(operator)
     places = {argument.name: place for place, argument in enumerate(operator._schema.arguments)}
     if changing is not None and (changing in read.replaced or places[changing] in read.replaced):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import jax
 import numpy as np
 import torch
@@ -19,9 +22,21 @@ class Generator:
     def __init__(self) -> None:
         self.seed = 0
         self.drawn = 0
+        self._given: torch.Generator | None = None
+
+    @contextlib.contextmanager
+    def drawing_from(self, generator: torch.Generator) -> Iterator[None]:
+        """Draw what random operators draw from in here from one of PyTorch's own."""
+        before, self._given = self._given, generator
+        try:
+            yield
+        finally:
+            self._given = before
 
     def draw(self) -> np.ndarray:
         """What the next random operator draws from, uint32[2]."""
+        if self._given is not None:
+            return torch.randint(2**32, (2,), generator=self._given).numpy().astype(np.uint32)
         self.drawn += 1
         return np.array([self.seed % 2**32, (self.drawn + (self.seed >> 32) * 0x9E3779B1) % 2**32], np.uint32)
 

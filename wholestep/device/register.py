@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib
 import importlib.abc
 import importlib.util
@@ -92,7 +91,7 @@ def register() -> None:
     from torch import library
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-    from wholestep.device import attention, foreach
+    from wholestep.device import attention, foreach, patches
     from wholestep.device.autocast import register_autocast
     from wholestep.device.module import TpuModule
 
@@ -132,10 +131,7 @@ def register() -> None:
             if name.startswith("c10d::"):
                 collectives.impl(name, _refuse_collective, "PrivateUse1", allow_override=True)
     _REGISTRATIONS.extend((fallback, operators, collectives))
-    _print_from_cpu()
-    _compile_for_tpu()
-    _handle_storages()
-    _keep_parameters()
+    patches.apply()
 
 
 class _Kernel:
@@ -189,43 +185,6 @@ def _fallback(operator: Any, *args: Any, **kwargs: Any) -> Any:
     return operation(operator)(*args, **kwargs)
 
 
-def _compile_for_tpu() -> None:
-    """Let `torch.compile` without a backend choose ours for graphs on the device."""
-    import torch
-
-    make = torch.compile
-
-    @functools.wraps(make)
-    def make_compiled(*args: Any, **options: Any) -> Any:
-        _leave_to_python()
-        return make(*args, **options)
-
-    torch.compile = make_compiled
-    plain = torch._TorchCompileInductorWrapper.__call__
-
-    def on_tpu(x: Any) -> bool:
-        return isinstance(x, torch.Tensor) and x.device.type == "tpu"
-
-    def compiled(self: Any, module: Any, inputs: Sequence[Any], **options: Any) -> Any:
-        if any(map(on_tpu, inputs)) or any(on_tpu(node.meta.get("example_value")) for node in module.graph.nodes):
-            from wholestep.device.compile import wholestep
-
-            return wholestep(module, inputs)
-        return plain(self, module, inputs, **options)
-
-    torch._TorchCompileInductorWrapper.__call__ = compiled
-
-
-@functools.cache
-def _leave_to_python() -> None:
-    """Between the graphs of a function that breaks, operators run at once: what runs them is not to be compiled too."""
-    import torch
-
-    running = ("compile_cache", "devices", "draws", "dtypes", "function", "interpret", "lowering")
-    for module in ("jax", "jaxlib", "wholestep.device", *(f"wholestep.xla.{name}" for name in running)):
-        torch._dynamo.trace_rules.add(module)
-
-
 def _refuse_collective(*args: Any, **kwargs: Any) -> Any:
     from wholestep.errors import WholestepError
 
@@ -233,74 +192,3 @@ def _refuse_collective(*args: Any, **kwargs: Any) -> Any:
         "torch.distributed has no collectives between tpu tensors in eager mode: one program controls all devices; "
         "capture the step, in which collectives over a DeviceMesh are part of the program (docs/device.md)"
     )
-
-
-def _print_from_cpu() -> None:
-    """Let a tensor be printed by one copy, not by a dozen small programs."""
-    import torch
-
-    plain = torch._tensor_str._tensor_str
-
-    def printed(tensor: torch.Tensor, indent: int) -> str:
-        return plain(tensor.detach().cpu() if tensor.device.type == "tpu" else tensor, indent)
-
-    torch._tensor_str._tensor_str = printed
-
-
-def _keep_parameters() -> None:
-    """Let a module that is moved keep its Parameters, as between other devices: tied layers share them, and optimizers
-    hold them. PyTorch would make new ones, since it cannot give a CPU tensor storage of this device."""
-    import torch
-
-    plain = torch.nn.Module._apply
-
-    @functools.wraps(plain)
-    def apply(self: Any, fn: Any, recurse: bool = True) -> Any:
-        before = dict(self._parameters)
-        result = plain(self, fn, recurse)
-        for name, old in before.items():
-            new = self._parameters[name]
-            if old is None or new is old or old.device.type == new.device.type:
-                continue
-            if "tpu" in (old.device.type, new.device.type):
-                try:
-                    torch.utils.swap_tensors(old, new)
-                except RuntimeError as error:
-                    warnings.warn(
-                        f"{type(self).__name__}.{name} is another Parameter now that it is on {new.device.type}: an "
-                        f"optimizer made before, or a layer tied to it, has the old one ({error})",
-                        stacklevel=3,
-                    )
-                else:
-                    self._parameters[name] = old
-        return result
-
-    torch.nn.Module._apply = apply
-
-
-def _handle_storages() -> None:
-    """Let whole storages be copied, saved and loaded, which PyTorch does by their bytes' addresses."""
-    import torch
-
-    def storages() -> Any:
-        return importlib.import_module("wholestep.device.storages")
-
-    def replace(owner: type, name: str, kernel: str) -> None:
-        plain = getattr(owner, name)
-
-        @functools.wraps(plain)
-        def method(self: Any) -> Any:
-            device = self._untyped_storage.device if owner is torch.TypedStorage else self.device
-            return getattr(storages(), kernel)(self) if device.type == "tpu" else plain(self)
-
-        setattr(owner, name, method)
-
-    for name, kernel in (("clone", "clone"), ("cpu", "to_cpu"), ("__reduce__", "reduce"), ("data_ptr", "address")):
-        replace(torch.UntypedStorage, name, kernel)
-    replace(torch.TypedStorage, "__reduce__", "reduce_typed")
-    replace(torch.Tensor, "_typed_storage", "typed_storage")
-
-    def load(storage: Any, location: str) -> Any:
-        return storages().from_cpu(storage) if location.partition(":")[0] == "tpu" else None
-
-    torch.serialization.register_package(9, lambda storage: None, load)

@@ -42,7 +42,7 @@ def scaled_sum(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
     dtype = torch.result_type(x, y)
     if alpha.is_floating_point() and dtype in _INTEGRAL:
         raise RuntimeError("for integral tensors, alpha must not be a floating-point number")
-    return (_wide(x) + _wide(y) * _wide(alpha.to(dtype))).to(dtype)
+    return (wide(x) + wide(y) * wide(alpha.to(dtype))).to(dtype)
 
 
 def scaled_difference(x: Tensor, y: Tensor, alpha: Tensor) -> Tensor:
@@ -54,25 +54,25 @@ def scaled_product(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
     """`x + value * a * b`."""
     dtype = torch.result_type(x, a * b)
     value = value.to(dtype) if dtype in _INTEGRAL else value
-    return (_wide(x) + value * _wide(a) * _wide(b)).to(dtype)
+    return (wide(x) + value * wide(a) * wide(b)).to(dtype)
 
 
 def scaled_quotient(x: Tensor, a: Tensor, b: Tensor, value: Tensor) -> Tensor:
     """`x + value * a / b`."""
     if not (a.dtype.is_floating_point or b.dtype.is_floating_point or a.is_complex() or b.is_complex()):
         raise RuntimeError("addcdiv divides no integers; use torch.div with a rounding mode")
-    return (_wide(x) + value * _wide(a) / _wide(b)).to(torch.result_type(x, a / b))
+    return (wide(x) + value * wide(a) / wide(b)).to(torch.result_type(x, a / b))
 
 
 def weighted_mean(x: Tensor, end: Tensor, weight: Tensor) -> Tensor:
     """`x + weight * (end - x)`."""
     if not (x.is_floating_point() or x.is_complex()):
         raise RuntimeError(f"lerp is not defined for {x.dtype}")
-    wide = _wide(x)
-    return torch.lerp(wide, _wide(end), weight.to(wide.dtype)).to(x.dtype)
+    start = wide(x)
+    return torch.lerp(start, wide(end), weight.to(start.dtype)).to(x.dtype)
 
 
-def _wide(x: Tensor) -> Tensor:
+def wide(x: Tensor) -> Tensor:
     """16-bit floats in fp32, in which PyTorch computes with them, to round once."""
     return x.float() if x.dtype in HALVES else x
 

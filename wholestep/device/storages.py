@@ -12,6 +12,11 @@ from wholestep.device.kernels import upload
 from wholestep.device.transfer import from_jax
 
 
+def new(count: int = 0) -> torch.UntypedStorage:
+    """So many bytes, never written."""
+    return sized(empty((count,), torch.uint8)).untyped_storage()
+
+
 def clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
     """A storage of its own with the same contents: arrays are never written, so the two hold one."""
     buffer = storage.buffer

@@ -144,7 +144,7 @@ def random(ctx: Context, x: jax.Array, generator: object = None) -> jax.Array:
     return _integers(ctx, 0, _top(ctx))
 
 
-@lowers(aten.randperm.default, context=True)
+@lowers(aten.randperm.default, aten.randperm.generator, context=True)
 def randperm(ctx: Context, count: int, **options: object) -> jax.Array:
     # Its elements are no rows: the parts of a batch draw the same.
     drawn = draw(ctx, lambda key, shape: jax.random.permutation(key, count), of_rows=False)
