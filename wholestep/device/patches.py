@@ -129,7 +129,7 @@ def handle_storages() -> None:
     torch.serialization.register_package(9, lambda storage: None, load)
 
 
-class _Generators(type):
+class _Generators(type(torch._C.Generator)):  # type: ignore[misc]
     """The class of `torch.Generator`, of which every generator of PyTorch's is an instance."""
 
     def __instancecheck__(cls, x: Any) -> bool:
