@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor, fx, nn
@@ -62,7 +61,8 @@ def capture_train_step(
         mesh: from `simulated_device_mesh`.
         microbatches: how many backward passes a step accumulates, in a loop inside the program.
         layers: how layers run; None traces straight through them.
-        slots_on_host: the optimizer's slots live in host memory, and come to the device for their update only.
+        slots_on_host: the optimizer's slots live in host memory, and come to the device for their update only; those of
+            vectors stay.
 
     A module with a method `after_step(buffers) -> new buffers` has it called once when a step's counts are in, over all
     microbatches and devices.
@@ -96,9 +96,16 @@ def _train_step(
     if not trained:
         raise GraphError("no parameter requires a gradient: there is nothing to train")
     groups = _by_layer(trained, module if layers else None)
-    memory: Literal["device", "host"] = "host" if slots_on_host else "device"
+    # Vectors stay: they are nothing beside matrices, and libtpu 0.0.42 fails at slices of 64 elements in host memory.
+    hosted = {name for name in trained if slots_on_host and not _are_vectors(parameters[name])}
     slots = [
-        dataclasses.replace(parameters[name], name=f"{slot}/{name}", kind="optimizer", memory=memory, dtype=dtype)
+        dataclasses.replace(
+            parameters[name],
+            name=f"{slot}/{name}",
+            kind="optimizer",
+            memory="host" if name in hosted else "device",
+            dtype=dtype,
+        )
         for slot, dtype in optimizer.slots.items()
         for name in trained
     ]
@@ -134,23 +141,23 @@ def _train_step(
         columns = [rest[i : i + len(names)] for i in range(0, len(rest), len(names))]
         new = []
         for name, *own in zip(names, *columns, strict=True):
-            if slots_on_host and parameters[name].members:  # never the slots of all layers on the device
-                new.append(scan(lambda _, own, scalars: ([], update_one(own, scalars)), [], own, scalars)[1])
+            if name in hosted and parameters[name].members:  # never the slots of all layers on the device
+                new.append(scan(lambda _, own, scalars: ([], update_one(own, scalars, True)), [], own, scalars)[1])
             else:
-                new.append(update_one(own, scalars))
+                new.append(update_one(own, scalars, name in hosted))
         return [value for column in zip(*new, strict=True) for value in column]
 
-    def update_one(own: Sequence[Tensor], scalars: Sequence[Tensor]) -> list[Tensor]:
+    def update_one(own: Sequence[Tensor], scalars: Sequence[Tensor], on_host: bool) -> list[Tensor]:
         lr, step, finite, factor = scalars
         parameter, grad, *before = own
-        if slots_on_host:
+        if on_host:
             before = [to_device(slot) for slot in before]
         before = [slot.float() for slot in before]
         after = optimizer.update_slots(grad * factor, before)
         after = [torch.where(finite, new, old) for new, old in zip(after, before, strict=True)]
         updated = torch.where(finite, optimizer.update_parameter(parameter, after, lr, step), parameter)
         stored = [slot.to(dtype) for slot, dtype in zip(after, optimizer.slots.values(), strict=True)]
-        return [updated, *(map(to_host, stored) if slots_on_host else stored)]
+        return [updated, *(map(to_host, stored) if on_host else stored)]
 
     def step(
         shards: dict[str, Tensor],
@@ -401,6 +408,11 @@ def _layer_by_layer(squares: Tensor, trained: Sequence[str], stacks: Sequence[St
         pieces.append(piece.reshape(rows, columns).t().reshape(-1) if stack else piece)
         start += rows * columns
     return torch.cat(pieces)
+
+
+def _are_vectors(value: Value) -> bool:
+    """Whether a layer's own part has one dimension, or none."""
+    return len(value.shape) - bool(value.members) < 2
 
 
 def _after_step(values: Mapping[str, Value], buffers: Mapping[str, Tensor], module: nn.Module) -> dict[str, Tensor]:
