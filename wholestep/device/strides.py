@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from wholestep.xla.blocks import with_block, with_flat_part
+
 
 class View(NamedTuple):
     """Where a tensor's elements lie in its storage, all in elements."""
@@ -69,7 +71,7 @@ def part(array: jax.Array, offset: int, length: int) -> jax.Array:
 @jax.jit
 def with_part(array: jax.Array, elements: jax.Array, offset: int) -> jax.Array:
     """The storage with `elements`, `[n]`, in the place of those that begin there."""
-    return lax.dynamic_update_slice(array.reshape(-1), elements, (offset,)).reshape(array.shape)
+    return with_flat_part(array.reshape(-1), elements, offset).reshape(array.shape)
 
 
 def put(array: jax.Array, view: View, value: jax.Array) -> jax.Array:
@@ -83,7 +85,7 @@ def put(array: jax.Array, view: View, value: jax.Array) -> jax.Array:
     if grid is None:
         return array.reshape(-1).at[_places(view)].set(value).reshape(array.shape)
     ordered = jnp.transpose(value.reshape([view.size[dim] for dim in grid.dims]), grid.order)
-    written = lax.dynamic_update_slice(grid.spread(array), ordered.reshape(grid.extent), grid.start)
+    written = with_block(grid.spread(array), ordered.reshape(grid.extent), grid.start)
     return written.reshape(-1)[: array.size].reshape(array.shape)
 
 

@@ -6,7 +6,7 @@ nearest element; writing there does nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeGuard
 
 import jax
@@ -212,6 +212,8 @@ def _write(x: jax.Array, places: Places, values: jax.Array, how: str, include_se
         numbers = _write(x.astype(jnp.int32), places, values.astype(jnp.int32), how, include_self)
         return numbers != 0
     values = values.astype(x.dtype)
+    if how in _JOINED and all(isinstance(place, slice) or place.size == 1 for place in places):
+        return _write_at_one_place(x, places, values, how if include_self else "set")
     if how == "set":
         return x.at[places].set(values)
     if not include_self:
@@ -221,6 +223,27 @@ def _write(x: jax.Array, places: Places, values: jax.Array, how: str, include_se
         return total if how == "sum" else _divided(total, places, values, include_self)
     at = x.at[places]
     return {"prod": at.multiply, "amax": at.max, "amin": at.min}[how](values)
+
+
+_JOINED: dict[str, Callable[[jax.Array, jax.Array], jax.Array]] = {
+    "set": lambda x, value: value,
+    "sum": jnp.add,
+    "prod": jnp.multiply,
+    "amax": jnp.maximum,
+    "amin": jnp.minimum,
+}
+
+
+def _write_at_one_place(x: jax.Array, places: Places, values: jax.Array, how: str) -> jax.Array:
+    """As a choice: XLA would make it an update in place (`wholestep.xla.blocks`)."""
+    values = jnp.broadcast_to(values, jax.eval_shape(lambda x: x[places], x).shape)
+    chosen, block = jnp.ones((), jnp.bool_), list(x.shape)
+    for dim, place in enumerate(places):
+        if not isinstance(place, slice):
+            index = place.reshape(())
+            chosen &= lax.broadcasted_iota(index.dtype, x.shape, dim) == jnp.where(index < 0, index + x.shape[dim], index)
+            block[dim] = 1
+    return jnp.where(chosen, _JOINED[how](x, values.reshape(block)), x)
 
 
 def _divided(total: jax.Array, places: Places, values: jax.Array, include_self: bool) -> jax.Array:

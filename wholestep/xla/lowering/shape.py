@@ -10,6 +10,7 @@ import torch
 from jax import lax
 
 from wholestep.errors import LoweringError
+from wholestep.xla.blocks import with_block
 from wholestep.xla.chips import chip_lowered_for
 from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 
@@ -107,14 +108,16 @@ def constant_pad_nd(x: jax.Array, pad: Sequence[int], value: float = 0) -> jax.A
 def slice_scatter(
     x: jax.Array, source: jax.Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> jax.Array:
-    index = [slice(None)] * x.ndim
-    index[dim] = slice(start, end, step)
-    return x.at[tuple(index)].set(source)
+    starts, steps = [0] * x.ndim, [1] * x.ndim
+    starts[dim], _, steps[dim] = slice(start, end, step).indices(x.shape[dim])
+    return with_block(x, source.astype(x.dtype), starts, steps)
 
 
 @lowers(aten.select_scatter.default)
 def select_scatter(x: jax.Array, source: jax.Array, dim: int, index: int) -> jax.Array:
-    return lax.dynamic_update_index_in_dim(x, source, index % x.shape[dim], dim)
+    starts = [0] * x.ndim
+    starts[dim] = index % x.shape[dim]
+    return with_block(x, jnp.expand_dims(source, dim), starts)
 
 
 @lowers(aten.flip.default)
