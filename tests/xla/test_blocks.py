@@ -37,6 +37,7 @@ PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float32], ids=str)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_blocks(name: str, dtype: torch.dtype) -> None:
