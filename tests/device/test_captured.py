@@ -323,3 +323,36 @@ def test_what_it_reads_is_replaced_later(change: str) -> None:
         return losses
 
     assert train("tpu") == pytest.approx(train("cpu"), rel=1e-5)
+
+
+def test_arguments_get_their_gradients() -> None:
+    weight = torch.ones(3, device="tpu", requires_grad=True)
+
+    @wholestep.capture_step
+    def step(x: Tensor) -> None:
+        (x * x * weight).sum().backward()
+
+    arguments = [torch.full((3,), float(i), device="tpu", requires_grad=True) for i in range(6)]
+    for x in arguments:
+        step(x)
+    for i, x in enumerate(arguments):  # not before: a call leaves those of earlier ones alone
+        assert x.grad.tolist() == [2.0 * i] * 3
+    assert weight.grad.tolist() == [55.0] * 3
+
+
+def test_an_argument_that_has_a_gradient_is_refused() -> None:
+    step = wholestep.capture_step(lambda x: (x * x).sum().backward())
+    x = torch.ones(3, device="tpu", requires_grad=True)
+    step(x)
+    step(x)
+    with pytest.raises(GraphError, match="set it to None before"):
+        step(x)
+
+
+def test_a_cpu_tensor_that_it_copies_may_change() -> None:
+    offset, start = torch.ones(3), torch.zeros(3, device="tpu")
+    step = wholestep.capture_step(lambda: start + offset.to("tpu"))
+    for call in range(9):
+        if call in (4, 5, 8):
+            offset.add_(1)
+        assert step().tolist() == offset.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -107,3 +108,10 @@ def test_an_encoder_that_is_not_trained(norm_first: bool, compiled: bool) -> Non
             got, wanted = moved(x.to("tpu"), **on("tpu", options)).cpu(), module(x, **options)
         rows = 3 if "src_key_padding_mask" in options else 5
         assert_close(got[:, :rows], wanted[:, :rows])
+
+
+@pytest.mark.parametrize("make", [lambda: nn.LazyLinear(3), lambda: nn.LazyConv1d(3, 2), nn.LazyBatchNorm1d])
+def test_lazy_modules(make: Callable[[], nn.Module]) -> None:
+    moved = make().to("tpu")
+    moved(torch.ones(2, 4, 5, device="tpu")).sum().backward()
+    assert all(parameter.grad.device.type == "tpu" for parameter in moved.parameters())

@@ -112,6 +112,7 @@ class _CapturedRecording(Recording):
     Attributes:
         sources: the buffer of each array from outside.
         leaves: the tensors that have a gradient, by identity.
+        moved: CPU tensors that it copies to the device, and how often each had been written.
     """
 
     captures = True
@@ -120,6 +121,7 @@ class _CapturedRecording(Recording):
         super().__init__()
         self.sources: list[Buffer] = []
         self.leaves: dict[int, Tensor] = {}
+        self.moved: list[tuple[Tensor, int]] = []
         self._before: dict[int, Any] = {}
 
     def give(self, buffer: Buffer, place: int) -> None:
@@ -150,6 +152,11 @@ class _CapturedRecording(Recording):
                 owner = tensor if tensor._base is None else tensor._base
                 if owner.requires_grad and owner.is_leaf:
                     self.leaves[id(owner)] = owner
+
+    def moves(self, tensor: Tensor) -> None:
+        """Hear which CPU tensor is copied to the device."""
+        if not tensor.is_inference():
+            self.moved.append((tensor, tensor._version))
 
     def flush(self, reason: str) -> None:
         """Raises:
@@ -188,6 +195,7 @@ class _Plan:
         ]
         self._gradients = [(leaf, gradient) for leaf, gradient in gradients if gradient.value in self._kept]
         arguments = _arguments(leaves)
+        self._take_gradients_of_arguments(leaves, gradients)
         self._arguments = [arguments.get(id(buffer)) for buffer in recording.sources]
         self._written = {place: arguments[id(buffer)] for place, buffer in held.items() if id(buffer) in arguments}
         written = {id(buffer) for buffer in held.values()}
@@ -203,6 +211,24 @@ class _Plan:
 
         self._program = jax.jit(program, donate_argnums=2)
         self._words, self._numbers, *_ = recording.arguments()
+
+    def _take_gradients_of_arguments(self, leaves: Sequence[Any], gradients: Sequence[tuple[Tensor, _Result]]) -> None:
+        """Those of tensors that the step is given: each call's own.
+
+        Raises:
+            GraphError: an argument had a gradient before.
+        """
+        places = {id(leaf): i for i, leaf in enumerate(leaves) if _is_ours(leaf)}
+        own = [(places[id(leaf)], gradient) for leaf, gradient in gradients if id(leaf) in places]
+        if any(gradient.value is None or gradient.tensor is not None for _, gradient in own):
+            raise GraphError(
+                "a captured step adds to a gradient that its argument has already, which would be another one in the "
+                "next call: set it to None before"
+            )
+        self._gradients = [(leaf, gradient) for leaf, gradient in self._gradients if id(leaf) not in places]
+        self._gradients_of_arguments = own
+        own_places = {gradient.value for _, gradient in own}
+        self._kept = {place: buffer for place, buffer in self._kept.items() if place not in own_places}
 
     def checked_against(self, again: _Plan) -> _Plan:
         """This plan, now that a second recording is the same.
@@ -262,8 +288,9 @@ class _Plan:
 
     def is_stale(self) -> bool:
         """Whether a tensor that it reads was replaced since, by `load_state_dict` of an optimizer or a write of `data`:
-        no tensor holds its buffer any more."""
-        return any(sys.getrefcount(buffer) <= _ALONE for buffer in self._watched)
+        no tensor holds its buffer any more; or one of the CPU, that it copies, was written."""
+        replaced = any(sys.getrefcount(buffer) <= _ALONE for buffer in self._watched)
+        return replaced or any(tensor._version != version for tensor, version in self.recording.moved)
 
     def run(self, leaves: Sequence[Any]) -> list[jax.Array]:
         """Run it for these leaves of arguments, and let what it writes hold its values; all that it gives."""
@@ -297,8 +324,12 @@ class _Plan:
                 buffer.value = value
         return values
 
-    def _give_gradients(self, values: dict[int, jax.Array]) -> None:
-        """Let leaves whose gradient was dropped or replaced since have the one that the step gives them."""
+    def _give_gradients(self, values: dict[int, jax.Array], leaves: Sequence[Any]) -> None:
+        """Let leaves whose gradient was dropped or replaced since have the one that the step gives them, and arguments
+        theirs."""
+        for place, gradient in self._gradients_of_arguments:
+            assert gradient.value is not None
+            leaves[place].grad = _seen(over_array(values[gradient.value], gradient.dtype), gradient.view)
         for leaf, gradient in self._gradients:
             assert gradient.value is not None
             holder = self._kept[gradient.value]()
@@ -311,7 +342,7 @@ class _Plan:
         values = dict(zip(self._places, self.run(leaves), strict=True))
         for place, argument in self._written.items():
             buffer_of(leaves[argument]).value = values[place]
-        self._give_gradients(values)
+        self._give_gradients(values, leaves)
         storages: dict[int, Tensor] = {}
         results = [
             self._result(leaf, leaves, values, storages) if isinstance(leaf, _Result) else leaf for leaf in self.results
@@ -422,7 +453,7 @@ def _signature(leaf: Any) -> Any:
     if not _is_ours(leaf):
         raise GraphError(f"a captured step is given a tensor on {leaf.device}: move it to the tpu device first")
     buffer = buffer_of(leaf)
-    return leaf.dtype, view_of(leaf), buffer.shape, leaf.requires_grad
+    return leaf.dtype, view_of(leaf), buffer.shape, leaf.requires_grad, leaf.is_leaf and leaf.grad is None
 
 
 def _detached(x: Any) -> Any:

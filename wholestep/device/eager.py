@@ -194,6 +194,9 @@ class Recording(Unmade):
     def see(self, tensors: Sequence[torch.Tensor | None]) -> None:
         """Hear which tensors an operator is given; a captured step is to know."""
 
+    def moves(self, tensor: torch.Tensor) -> None:
+        """Hear which CPU tensor is copied to the device; a captured step is to know."""
+
     def flush(self, reason: str) -> None:
         """Run what was recorded, for the values that are still needed."""
         if EAGER.recording is self:

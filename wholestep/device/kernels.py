@@ -190,6 +190,8 @@ def upload(tensor: Tensor) -> Tensor:
     Raises:
         ValueError: an integer does not fit the 32 bits that programs carry.
     """
+    if EAGER.recording is not None:
+        EAGER.recording.moves(tensor)
     copy = tensor.detach().resolve_conj().resolve_neg().clone()
     layout = Layout.of(copy.shape, copy.stride())
     ordered = copy if layout.order is None else copy.permute(layout.order)
@@ -240,16 +242,6 @@ def to_copy(tensor: Tensor, **options: Any) -> Tensor:
     if tensor.device.type == "tpu":
         return download(tensor).to(dtype=dtype, device=device)
     return upload(tensor.to(dtype))
-
-
-def left_shift(x: Tensor, y: Any) -> Tensor:
-    """`x << y`."""
-    return torch.bitwise_left_shift(x, y)
-
-
-def right_shift(x: Tensor, y: Any) -> Tensor:
-    """`x >> y`."""
-    return torch.bitwise_right_shift(x, y)
 
 
 def index_put_impl_(

@@ -77,6 +77,9 @@ def keep_parameters() -> None:
             new = self._parameters[name]
             if old is None or new is old or old.device.type == new.device.type:
                 continue
+            if isinstance(old, torch.nn.UninitializedParameter):
+                self._parameters[name] = torch.nn.UninitializedParameter(old.requires_grad, new.device, new.dtype)
+                continue
             if "tpu" in (old.device.type, new.device.type):
                 try:
                     torch.utils.swap_tensors(old, new)

@@ -34,10 +34,6 @@ _KERNELS = {
     "_local_scalar_dense": "local_scalar",
     "clone": "clone",
     "_to_copy": "to_copy",
-    "__lshift__.Scalar": "left_shift",
-    "__lshift__.Tensor": "left_shift",
-    "__rshift__.Scalar": "right_shift",
-    "__rshift__.Tensor": "right_shift",
     "native_batch_norm": "native_batch_norm",
 }
 

@@ -80,6 +80,11 @@ ROWS = [
     row(aten.remainder.Scalar_Tensor, 7, i64(6, low=1)),
     row(aten.div.Tensor_mode, i64(6), i64(4, 1, low=1), rounding_mode="trunc"),
     *(
+        row(getattr(getattr(aten, f"__{side}shift__"), overload), i64(3, low=0), y)
+        for side in "lr"
+        for overload, y in [("Tensor", torch.tensor([0, 1, 3])), ("Scalar", 2)]
+    ),
+    *(
         row(operator_named(f"bitwise_{side}_shift", overload), x, y)
         for side in ("left", "right")
         for overload, x, y in (

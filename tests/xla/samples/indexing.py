@@ -179,7 +179,7 @@ ROWS = [
     *(
         row(operator_named(name, "correction"), x, dims, correction=correction, keepdim=keepdim)
         for name in ("var", "var_mean")
-        for x in (f32(3, 4), bf16(3, 4))
+        for x in (f32(3, 4), bf16(3, 4), torch.complex(f32(3, 4), f32(3, 4)))
         for dims in (None, [0], [-1, 0])
         for correction, keepdim in [(None, False), (0, True), (2, False)]
     ),

@@ -139,6 +139,7 @@ ROWS = [
         for after in [(), (False,)]
     ),
     row(aten.cholesky_inverse.default, torch.linalg.cholesky(definite(f32, 3, 3), upper=True), True),
+    row(aten._cholesky_solve_helper.default, f32(2, 3, 2), torch.linalg.cholesky(definite(f32, 2, 3, 3)), False),
     *(row(aten.linalg_matrix_exp.default, x) for x in (f32(2, 3, 3), c64(2, 2), f32(0, 3, 3))),
     # Distances.
     *(row(aten._cdist_forward.default, f32(2, 3, 5), f32(4, 5), p, None) for p in (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, inf)),

@@ -70,8 +70,14 @@ for packet, function in _BINARY.items():
 
 elementwise(aten.mul.Tensor, aten.mul.Scalar, exact_number=True)(jnp.multiply)
 elementwise(aten.atan2.default)(jnp.arctan2)
-elementwise(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar)(jnp.left_shift)
-elementwise(aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar)(jnp.right_shift)
+elementwise(
+    *(aten.bitwise_left_shift.Tensor, aten.bitwise_left_shift.Tensor_Scalar),
+    *(aten.__lshift__.Tensor, aten.__lshift__.Scalar),
+)(jnp.left_shift)
+elementwise(
+    *(aten.bitwise_right_shift.Tensor, aten.bitwise_right_shift.Tensor_Scalar),
+    *(aten.__rshift__.Tensor, aten.__rshift__.Scalar),
+)(jnp.right_shift)
 elementwise(aten.bitwise_left_shift.Scalar_Tensor)(jnp.left_shift)
 elementwise(aten.bitwise_right_shift.Scalar_Tensor)(jnp.right_shift)
 elementwise(aten.copysign.Tensor, aten.copysign.Scalar)(jnp.copysign)

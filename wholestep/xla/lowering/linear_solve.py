@@ -63,7 +63,7 @@ def lu_solve(lu: jax.Array, pivots: jax.Array, b: jax.Array, *, left: bool = Tru
     return jnp.take_along_axis(whole, jnp.argsort(order, -2), -2)
 
 
-@lowers(aten.cholesky_solve.default)
+@lowers(aten.cholesky_solve.default, aten._cholesky_solve_helper.default)
 def cholesky_solve(b: jax.Array, factor: jax.Array, upper: bool = False) -> jax.Array:
     lower = adjoint(factor) if upper else factor
     half = solve_triangular(lower, b, upper=False)

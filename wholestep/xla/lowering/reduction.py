@@ -72,12 +72,12 @@ def var(
     x: jax.Array, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
 ) -> jax.Array:
     axes = _axes(x, dim)
-    wide = x.astype(jnp.float32)
-    squares = jnp.square(wide - jnp.mean(wide, axes, keepdims=True))
+    wide = x if jnp.iscomplexobj(x) else x.astype(jnp.float32)
+    squares = jnp.square(jnp.abs(wide - jnp.mean(wide, axes, keepdims=True)))
     count = x.size if axes is None else math.prod(x.shape[axis] for axis in axes)
     freedom = max(count - (1 if correction is None else correction), 0)
     total = jnp.sum(squares, axes, keepdims=keepdim)
-    return (total / jnp.float32(freedom)).astype(x.dtype)
+    return (total / jnp.float32(freedom)).astype(x.real.dtype)
 
 
 @lowers(aten.var_mean.correction)

@@ -241,7 +241,9 @@ def _write_at_one_place(x: jax.Array, places: Places, values: jax.Array, how: st
     for dim, place in enumerate(places):
         if not isinstance(place, slice):
             index = place.reshape(())
-            chosen &= lax.broadcasted_iota(index.dtype, x.shape, dim) == jnp.where(index < 0, index + x.shape[dim], index)
+            chosen &= lax.broadcasted_iota(index.dtype, x.shape, dim) == jnp.where(
+                index < 0, index + x.shape[dim], index
+            )
             block[dim] = 1
     return jnp.where(chosen, _JOINED[how](x, values.reshape(block)), x)
 
