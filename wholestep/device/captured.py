@@ -438,6 +438,8 @@ def _whole(leaf: Any) -> Any:
     if math.prod(buffer.shape) == leaf.numel():
         return leaf
     elements = part(buffer.array, view.offset, span(view.size, view.stride))
+    if leaf.is_contiguous():  # and so like a tensor that is whole from the start
+        return over_array(elements.reshape(view.size), buffer.dtype)
     return over_array(elements, buffer.dtype).as_strided(view.size, view.stride, 0)
 
 
