@@ -84,6 +84,7 @@ INTEGERS = [
     Drawn(row(aten.random.default, EMPTY.half()), 1024, 591, low=0, high=2048),
     Drawn(row(aten.geometric.default, COUNTS, 0.25), 4, 12**0.5, low=1),
     Drawn(row(aten.randperm.default, 1000), 499.5, 288.7, low=0, high=999),
+    Drawn(row(aten.randperm.generator, 1000, generator=None), 499.5, 288.7, low=0, high=999),
     Drawn(row(aten.multinomial.default, WEIGHTS.expand(ROWS, 4), COLUMNS, True), 2.5, 0.707, low=1, high=3),
     Drawn(row(aten.multinomial.default, WEIGHTS.expand(ROWS * 20, 4), 1), 2.5, 0.707, low=1, high=3),
     Drawn(row(aten.multinomial.default, WEIGHTS, 20000, True), 2.5, 0.707, low=1, high=3),

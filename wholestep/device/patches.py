@@ -77,20 +77,21 @@ def keep_parameters() -> None:
             new = self._parameters[name]
             if old is None or new is old or old.device.type == new.device.type:
                 continue
+            if "tpu" not in (old.device.type, new.device.type):
+                continue
             if isinstance(old, torch.nn.UninitializedParameter):
                 self._parameters[name] = torch.nn.UninitializedParameter(old.requires_grad, new.device, new.dtype)
                 continue
-            if "tpu" in (old.device.type, new.device.type):
-                try:
-                    torch.utils.swap_tensors(old, new)
-                except RuntimeError as error:
-                    warnings.warn(
-                        f"{type(self).__name__}.{name} is another Parameter now that it is on {new.device.type}: an "
-                        f"optimizer made before, or a layer tied to it, has the old one ({error})",
-                        stacklevel=3,
-                    )
-                else:
-                    self._parameters[name] = old
+            try:
+                torch.utils.swap_tensors(old, new)
+            except RuntimeError as error:
+                warnings.warn(
+                    f"{type(self).__name__}.{name} is another Parameter now that it is on {new.device.type}: an "
+                    f"optimizer made before, or a layer tied to it, has the old one ({error})",
+                    stacklevel=3,
+                )
+            else:
+                self._parameters[name] = old
         return result
 
     torch.nn.Module._apply = apply
