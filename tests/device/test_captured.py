@@ -347,12 +347,24 @@ def test_an_argument_that_has_a_gradient_is_refused() -> None:
     step(x)
     with pytest.raises(GraphError, match="set it to None before"):
         step(x)
+    assert x.grad.tolist() == [4.0] * 3  # as it was
 
 
-def test_a_cpu_tensor_that_it_copies_may_change() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_cpu_tensor_that_it_copies_may_change(dtype: torch.dtype) -> None:
     offset, start = torch.ones(3), torch.zeros(3, device="tpu")
-    step = wholestep.capture_step(lambda: start + offset.to("tpu"))
+    step = wholestep.capture_step(lambda: start + offset.to("tpu", dtype))
     for call in range(9):
         if call in (4, 5, 8):
             offset.add_(1)
         assert step().tolist() == offset.tolist()
+
+
+def test_what_a_step_wrote_that_differs_from_the_last_is_undone() -> None:
+    weight, numbers = torch.zeros(3, device="tpu"), iter(range(1, 9))
+    step = wholestep.capture_step(lambda: weight.add_(next(numbers)))
+    step()
+    step()
+    with pytest.raises(GraphError, match="keeps its numbers"):
+        step()
+    assert weight.tolist() == [3.0] * 3

@@ -80,7 +80,11 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
         if plan is None or not plan.is_checked:
             recorded, results = _record(step, leaves, spec)
             if plan is not None:
-                recorded = plan.checked_against(recorded)
+                try:
+                    recorded = plan.checked_against(recorded)
+                except BaseException:
+                    recorded.recording.undo()
+                    raise
             plans[key] = recorded
             recorded.run_first()
             return results
@@ -220,7 +224,7 @@ class _Plan:
         """
         places = {id(leaf): i for i, leaf in enumerate(leaves) if _is_ours(leaf)}
         own = [(places[id(leaf)], gradient) for leaf, gradient in gradients if id(leaf) in places]
-        if any(gradient.value is None or gradient.tensor is not None for _, gradient in own):
+        if any(gradient.value is None for _, gradient in own):
             raise GraphError(
                 "a captured step adds to a gradient that its argument has already, which would be another one in the "
                 "next call: set it to None before"
@@ -371,16 +375,16 @@ def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> 
     """Run the step's Python and record what it calls."""
     recording = _CapturedRecording()
     args, kwargs = tree_unflatten(leaves, spec)
-    with EAGER.recorded(recording), _NoWritesOnCpu():
-        try:
+    try:
+        with EAGER.recorded(recording), _NoWritesOnCpu():
             returned = step(*args, **kwargs)
-        except BaseException:
-            recording.undo()
-            raise
-    flat, result_spec = tree_flatten(returned)
-    arguments = _arguments(leaves)
-    results = [_described(leaf, recording, arguments) if _is_ours(leaf) else leaf for leaf in flat]
-    plan = _Plan(recording, leaves, result_spec, results)
+        flat, result_spec = tree_flatten(returned)
+        arguments = _arguments(leaves)
+        results = [_described(leaf, recording, arguments) if _is_ours(leaf) else leaf for leaf in flat]
+        plan = _Plan(recording, leaves, result_spec, results)
+    except BaseException:
+        recording.undo()
+        raise
     return plan, tree_map(_detached, returned)
 
 

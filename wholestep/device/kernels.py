@@ -184,15 +184,15 @@ def _replaces(source: Tensor, target: Tensor) -> bool:
     )
 
 
-def upload(tensor: Tensor) -> Tensor:
-    """A copy on the device.
+def upload(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """A copy on the device, of this dtype where there is one.
 
     Raises:
         ValueError: an integer does not fit the 32 bits that programs carry.
     """
     if EAGER.recording is not None:
         EAGER.recording.moves(tensor)
-    copy = tensor.detach().resolve_conj().resolve_neg().clone()
+    copy = tensor.detach().to(dtype or tensor.dtype).resolve_conj().resolve_neg().clone()
     layout = Layout.of(copy.shape, copy.stride())
     ordered = copy if layout.order is None else copy.permute(layout.order)
     return tensor_over(Buffer(to_jax(ordered, "a tensor moved to tpu"), layout.shape, copy.dtype), layout)
@@ -241,7 +241,7 @@ def to_copy(tensor: Tensor, **options: Any) -> Tensor:
     dtype = options.get("dtype") or tensor.dtype
     if tensor.device.type == "tpu":
         return download(tensor).to(dtype=dtype, device=device)
-    return upload(tensor.to(dtype))
+    return upload(tensor, dtype)
 
 
 def index_put_impl_(

@@ -25,8 +25,8 @@ def with_block(x: jax.Array, block: jax.Array, start: Sequence[int], step: Seque
     """
     step = [1] * x.ndim if step is None else step
     last = [first + (n - 1) * by for first, n, by in zip(start, block.shape, step, strict=True)]
-    if not block.size or (block.shape == x.shape and not any(start)):
-        return block if block.size else x
+    if not block.size:
+        return x
     widths = [(a, n - 1 - b, by - 1) for a, b, n, by in zip(start, last, x.shape, step, strict=True)]
     chosen = jnp.ones((), jnp.bool_)
     for dim, (first, end, by) in enumerate(zip(start, last, step, strict=True)):
