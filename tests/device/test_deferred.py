@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,9 @@ from device.reference import assert_close, numbers
 from torch import Tensor, nn
 
 import wholestep
+from wholestep.device.operator import OperatorProgram
 from wholestep.errors import ConfigError
+from wholestep.xla.lowering import matmul
 
 
 @pytest.fixture(autouse=True)
@@ -147,13 +150,17 @@ def test_dropout_differs_from_step_to_step_without_a_compilation() -> None:
     assert torch.tpu.counters().compiles == 1
 
 
-def test_errors_name_the_line() -> None:
+def test_errors_name_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*args: object, **kwargs: object) -> None:
+        raise MemoryError
+
     x = numbers(2, 3, device="tpu")
-    with pytest.raises(Exception) as caught:
-        line = inspect.currentframe().f_lineno + 1
-        y = x & 1
+    line = inspect.currentframe().f_lineno + 1
+    y = x * 2
+    with monkeypatch.context() as context, pytest.raises(MemoryError) as caught:
+        context.setattr(OperatorProgram, "run", fails)
         y.cpu()
-    assert f"{__file__}:{line}" in "\n".join([*getattr(caught.value, "__notes__", []), str(caught.value)])
+    assert caught.value.__notes__[0] == f"recorded at {__file__}:{line}"
     # What does not need the value that cannot be made goes on.
     assert torch.equal((numbers(2, 3, device="tpu") + 1).cpu(), numbers(2, 3) + 1)
 
@@ -233,3 +240,29 @@ def test_where_a_part_begins_is_no_other_program(name: str) -> None:
     assert_close(run("tpu"), run("cpu"))
     # A part that is read is copied first, unless it begins where its storage does: that is another program.
     assert compiles[1] <= compiles[0] + (name in ("sum with the row before", "a product with itself"))
+
+
+@pytest.mark.parametrize("wrong", ["shape", "dtype"])
+def test_arguments_that_do_not_fit_are_an_error_at_once(wrong: str) -> None:
+    x = torch.ones(2, 4, device="tpu") + 1
+    cache = torch.zeros(2, 3, 4, device="tpu")
+    with pytest.raises(RuntimeError, match=r"index_put|bitwise_and"):
+        if wrong == "shape":
+            cache[:, torch.tensor([1], device="tpu")] = x
+        else:
+            x & 1
+    assert x.sum().item() == 16  # what else was recorded is not lost
+
+
+@pytest.mark.usefixtures("eager_mode")
+def test_products_are_as_precise_as_is_set_when_they_are_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(3, 3, device="tpu")
+    lowered: list[str] = []
+    monkeypatch.setattr(matmul, "precision", lambda: lowered.append(torch.get_float32_matmul_precision()))
+    for setting in ("highest", "medium", "medium"):
+        torch.set_float32_matmul_precision(setting)
+        y = x @ x
+        torch.set_float32_matmul_precision("high")
+        y.cpu()
+    torch.set_float32_matmul_precision("highest")
+    assert [each for each, _ in itertools.groupby(lowered)] == ["highest", "medium"]

@@ -229,3 +229,31 @@ def test_numbers_that_16_bits_do_not_hold(dtype: torch.dtype, mode: str) -> None
     for name, result in results.items():
         assert result.dtype == wanted[name].dtype
         assert torch.equal(result.cpu(), wanted[name]), name
+
+
+FOR_FLOATS: dict[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda x: torch.softmax(x, 0),
+    "gelu": torch.nn.functional.gelu,
+    "std": torch.std,
+    "cross entropy": lambda x: torch.nn.functional.cross_entropy(x[None], x[:1]),
+    "bernoulli": torch.bernoulli,
+    "floor": torch.floor,
+    "division": lambda x: x // (x - 1),
+    "embedding": lambda x: torch.nn.functional.embedding(x, x[:, None]),
+}
+
+
+@pytest.mark.parametrize("name", FOR_FLOATS)
+@pytest.mark.parametrize("many", [1, 30_000], ids=["small", "large"])
+def test_integers_where_the_cpu_takes_none(name: str, many: int) -> None:
+    state = torch.get_rng_state()
+
+    def run(device: str) -> Any:
+        x = torch.tensor([0, 1, 2] * many, device=device)
+        if name == "division":
+            x = x + 2
+        return attempt(lambda: FOR_FLOATS[name](x))
+
+    same_on_both(run)
+    if name != "bernoulli":
+        assert torch.equal(torch.get_rng_state(), state)

@@ -11,12 +11,13 @@
 The first call runs as always: optimizers make their state. The second one is recorded, and from then on calls run what
 was recorded, without any Python: parameters, buffers, gradients and optimizer state are read, and replaced, as the
 recorded call did it. The third call is recorded once more and compared: what differs, a number of Python's or data from
-the CPU, would never change again, and is an error.
+the CPU, would never change again, and is an error. Where modules or optimizers are set otherwise later, it starts anew.
 """
 
 from __future__ import annotations
 
 import functools
+import logging
 import math
 import sys
 import weakref
@@ -36,7 +37,10 @@ from wholestep.device.buffer import Buffer, buffer_of, over_array, view_of
 from wholestep.device.eager import EAGER, Recording, user_line
 from wholestep.device.random import GENERATOR
 from wholestep.device.strides import View, part, span
+from wholestep.device.surroundings import Surroundings, global_settings
 from wholestep.errors import GraphError
+
+_LOG = logging.getLogger("wholestep")
 
 # References to a buffer in a loop over a plan's buffers, if nothing else holds it: the variable, the argument of
 # `getrefcount`, and two lists.
@@ -65,8 +69,12 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
         key = _key(leaves, spec)
         if key in in_place:
             leaves, key = given, (True, _key(given, spec))
-        if (known := plans.get(key)) is not None and known.is_stale():
-            del plans[key]
+        if (known := plans.get(key)) is not None:
+            change = known.surroundings.change() if known.is_checked else None
+            if change is not None:
+                _LOG.warning("a captured step is recorded and compiled anew, for another %s", change)
+            if change is not None or known.is_stale():
+                del plans[key]
         if key not in plans:
             plans[key] = None
             parts = [buffer_of(one) for one, copy in zip(given, leaves, strict=True) if copy is not one]
@@ -168,7 +176,7 @@ class _CapturedRecording(Recording):
         """
         raise GraphError(
             f"{user_line()}: {reason} in a captured step, which has no values before it has run as a whole: return the "
-            "tensor, and read it outside of the step"
+            "tensor, and read it outside of the step (an index without dimensions is read too, `index[None]` is not)"
         )
 
 
@@ -176,16 +184,22 @@ class _Plan:
     """A recorded step, compiled."""
 
     def __init__(
-        self, recording: _CapturedRecording, leaves: Sequence[Any], spec: TreeSpec, results: list[Any]
+        self,
+        recording: _CapturedRecording,
+        surroundings: Surroundings,
+        leaves: Sequence[Any],
+        spec: TreeSpec,
+        results: list[Any],
     ) -> None:
         """
         Args:
             recording: what the step did.
+            surroundings: modules and optimizers with which it did so.
             leaves: of its arguments.
             spec: of what it returned.
             results: its leaves; tensors as `_Result`.
         """
-        self.recording = recording
+        self.recording, self.surroundings = recording, surroundings
         self.spec, self.results = spec, results
         self.is_checked = False
         self._watched: list[Buffer] = []
@@ -373,15 +387,15 @@ def _seen(whole: Tensor, view: View) -> Tensor:
 
 def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> tuple[_Plan, Any]:
     """Run the step's Python and record what it calls."""
-    recording = _CapturedRecording()
+    recording, surroundings = _CapturedRecording(), Surroundings()
     args, kwargs = tree_unflatten(leaves, spec)
     try:
-        with EAGER.recorded(recording), _NoWritesOnCpu():
+        with EAGER.recorded(recording), _NoWritesOnCpu(), surroundings.seen():
             returned = step(*args, **kwargs)
         flat, result_spec = tree_flatten(returned)
         arguments = _arguments(leaves)
         results = [_described(leaf, recording, arguments) if _is_ours(leaf) else leaf for leaf in flat]
-        plan = _Plan(recording, leaves, result_spec, results)
+        plan = _Plan(recording, surroundings, leaves, result_spec, results)
     except BaseException:
         recording.undo()
         raise
@@ -450,7 +464,11 @@ def _whole(leaf: Any) -> Any:
 def _key(leaves: Sequence[Any], spec: TreeSpec) -> Any:
     """What one program serves: the leaves' signatures, and which share a storage."""
     first = _arguments(leaves)
-    return spec, tuple((_signature(x), first[id(buffer_of(x))] if _is_ours(x) else None) for x in leaves)
+    return (
+        spec,
+        global_settings(),
+        tuple((_signature(x), first[id(buffer_of(x))] if _is_ours(x) else None) for x in leaves),
+    )
 
 
 def _signature(leaf: Any) -> Any:

@@ -152,7 +152,7 @@ class Operation:
 
         This is most of what an operator costs, and so nothing is called here that can be written out. What stands for
         an argument begins with a type, or with a size or dtype, so that no two calls have the same key."""
-        key: list[Any] = [torch.get_default_dtype()]
+        key: list[Any] = [torch.get_default_dtype(), torch.get_float32_matmul_precision()]
         tensors: list[Tensor | None] = []
         buffers: list[Buffer] = []
         places: dict[Buffer, int] = {}
@@ -267,7 +267,7 @@ class _Read:
             self._writes, self._copies = name in operation.written, operation.copies(name, x)
             self._shifts = operation.shifts(name, x)
             key.append((name, self._number(name, x) if name in operation.numbers else self._part(x)))
-        self.key = tuple(key), torch.get_default_dtype()
+        self.key = tuple(key), torch.get_default_dtype(), torch.get_float32_matmul_precision()
 
     def _part(self, argument: Any) -> Any:
         """What stands for an argument in the key."""

@@ -23,8 +23,10 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from wholestep.device.buffer import Layout
+from wholestep.device.refusals import check_integers
 from wholestep.device.scalars import HALVES, number_dtype
 from wholestep.device.strides import View, part, put, take, with_part
+from wholestep.errors import LoweringError
 from wholestep.graph.decompositions import decompositions
 from wholestep.graph.random import number_draws
 from wholestep.graph.step import graph_module
@@ -32,9 +34,13 @@ from wholestep.graph.trace import trace
 from wholestep.xla.dtypes import carried
 from wholestep.xla.function import GraphFunction
 from wholestep.xla.lowering import LOWERINGS
+from wholestep.xla.lowering.matmul import with_precision
 
 aten = torch.ops.aten
 
+
+# What JAX says at the end of its errors of its own frames.
+_OF_JAX = "-" * 20
 
 _TRACER = ThreadPoolExecutor(1, "wholestep trace")
 
@@ -113,13 +119,16 @@ class OperatorProgram:
 
         Raises:
             GraphError: its results' shapes depend on values.
-            LoweringError: it has no lowering.
-            RuntimeError: it writes into an expanded tensor, or floating-point numbers into integers.
+            LoweringError: it has no lowering, or one that gives something else than PyTorch.
+            NotImplementedError: PyTorch has it for floating-point numbers alone, and these are integers.
+            RuntimeError: it writes into an expanded tensor, or floating-point numbers into integers, or does not take
+                tensors of these shapes.
         """
         self.operator = operator
         self._operands = operands
-        # Now, since a recording may run after the default dtype has changed.
+        # Now, since a recording may run after PyTorch's settings have changed.
         self._dtypes = [_dtype(operand, operands) for operand in operands]
+        self._precision = torch.get_float32_matmul_precision()
         written = _written(operator, args, kwargs)
         if any(operands[i].array < 0 for i in written):
             raise RuntimeError(
@@ -150,7 +159,14 @@ class OperatorProgram:
             self.results = [(Layout.of(x.shape, x.stride()), x.dtype) for x in outputs]
             return [*(copies[i] for i in written), *outputs]
 
+        def on_cpu(tensors: Sequence[Tensor]) -> Any:
+            filled = tree_map(
+                lambda x: tensors[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given
+            )
+            return operator(*filled[0], **filled[1])
+
         def traced() -> fx.GraphModule:
+            check_integers(operator, on_cpu, self._dtypes, [operand.view.size for operand in operands])
             with _quiet():
                 with FakeTensorMode():
                     fakes = [_fake(operand, operands) for operand in operands]
@@ -169,7 +185,7 @@ class OperatorProgram:
         self.written = written
         self._function = GraphFunction(graph)
         self.draws = self._function.draws
-        self.numbers = sum(operand.array < 0 or operand.is_shifted for operand in operands)
+        self.numbers = sum(map(_is_number, operands))
         self.writes = list(dict.fromkeys(operands[i].array for i in written))
         self.leaves = leaves
         self._same = leaves[0].place if self.spec.is_leaf() and isinstance(leaves[0], Given) else None
@@ -178,6 +194,7 @@ class OperatorProgram:
         self.single = (layout.size, dtype) if layout is not None and layout.order is None else None
         self.has_run = False
         self.jitted = jax.jit(self.run)
+        self._check()
 
     def run(
         self, *arrays: jax.Array | None, numbers: Sequence[jax.Array] = (), words: jax.Array | None = None
@@ -206,7 +223,8 @@ class OperatorProgram:
                 starts[place] = next(rest)
                 elements = part(elements, starts[place], operand.view.span)
             inputs.append(take(elements, operand.view))
-        outputs = self._function.interpret(key, *inputs)
+        with with_precision(self._precision):
+            outputs = self._function.interpret(key, *inputs)
         for place, value in zip(self.written, outputs, strict=False):
             array, _, view, *_ = self._operands[place]
             if place in starts:
@@ -222,6 +240,29 @@ class OperatorProgram:
                 for value, (layout, _) in zip(new, self.results, strict=True)
             ),
         ]
+
+    def _check(self) -> None:
+        """See now, and not when a recording runs, that XLA takes it, and that it gives what PyTorch says it does."""
+        arrays = {
+            operand.array: jax.ShapeDtypeStruct(operand.shape, carried(operand.dtype)) if operand.is_set else None
+            for operand in self._operands
+            if operand.array >= 0
+        }
+        given: dict[str, Any] = {}
+        if self.numbers or self.draws:
+            dtypes = [torch.int64 if each.is_shifted else each.dtype for each in self._operands if _is_number(each)]
+            given["numbers"] = [jax.ShapeDtypeStruct((), carried(dtype)) for dtype in dtypes]
+            given["words"] = jax.ShapeDtypeStruct((2,), jnp.uint32) if self.draws else None
+        try:
+            results = self.jitted.eval_shape(*(arrays[place] for place in sorted(arrays)), **given)
+        except (TypeError, ValueError) as error:  # JAX's own, of shapes and dtypes
+            raise RuntimeError(f"{self.operator}: {str(error).partition(_OF_JAX)[0].strip()}") from error
+        for got, (layout, dtype) in zip(results[len(self.writes) :], self.results, strict=True):
+            if (got.shape, got.dtype) != (layout.shape, carried(dtype)):
+                raise LoweringError(
+                    f"{self.operator}: its lowering gives {got.dtype}{list(got.shape)}, PyTorch "
+                    f"{dtype}{list(layout.shape)}; please report this"
+                )
 
     def returned(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
         """What the operator returns, of these operands and new tensors."""
@@ -302,6 +343,11 @@ def _returning(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
 def is_given(x: Any) -> bool:
     """For `tree_map`, to which a `Given` is a tuple like any other."""
     return isinstance(x, Given)
+
+
+def _is_number(operand: Operand) -> bool:
+    """Whether it adds a number to the program's inputs."""
+    return operand.array < 0 or operand.is_shifted
 
 
 def _dtype(operand: Operand, operands: Sequence[Operand]) -> torch.dtype:

@@ -176,6 +176,8 @@ ROWS = [
     *(row(aten.all.dims, flags(3, 4), dims) for dims in [[0], [0, -1], []]),
     *(row(aten.prod.default, x) for x in (f32(3, 4), bf16(3), i64(3), flags(2), f32(0))),
     *(row(aten.prod.dim_int, x, 0, keepdim) for x in (f32(3, 4), i64(3), f32()) for keepdim in (False, True)),
+    row(aten.prod.dim_int, flags(3, 4), 0, dtype=torch.bool),
+    row(aten.prod.default, flags(3, 4), dtype=torch.bool),
     *(
         row(operator_named(name, "correction"), x, dims, correction=correction, keepdim=keepdim)
         for name in ("var", "var_mean")

@@ -88,7 +88,7 @@ def _random_starts(samples: jax.Array, extent: int, size: int, width: int) -> ja
     alpha = np.float32(extent - width) / np.float32(max(size - 1, 1))
     steps = jnp.arange(size, dtype=jnp.float32)
     samples = samples.astype(jnp.float32)[:, None]
-    starts = jnp.floor((steps + samples) * alpha) - jnp.floor(samples * alpha)
+    starts = jnp.trunc((steps + samples) * alpha) - jnp.trunc(samples * alpha)
     return jnp.where(steps == size - 1, extent - width, starts).astype(jnp.int32)
 
 

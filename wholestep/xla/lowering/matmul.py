@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,17 @@ _PRECISION = {"highest": lax.Precision.HIGHEST, "high": lax.Precision.HIGH, "med
 def precision() -> lax.Precision:
     """What PyTorch's global setting asks of fp32 products. JAX's default on TPU would be one bf16 pass."""
     return _PRECISION[torch.get_float32_matmul_precision()]
+
+
+@contextlib.contextmanager
+def with_precision(setting: str) -> Iterator[None]:
+    """Lower products as if `torch.set_float32_matmul_precision(setting)` held."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(setting)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @lowers(aten.mm.default)

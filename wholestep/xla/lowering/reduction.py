@@ -59,12 +59,13 @@ def all_(ctx: Context, x: jax.Array, dim: int | Sequence[int] | None = None, kee
 
 @lowers(aten.prod.default, context=True)
 def prod(ctx: Context, x: jax.Array, dtype: object = None) -> jax.Array:
-    return jnp.prod(x.astype(result_dtype(ctx)))
+    return jnp.prod(x.astype(result_dtype(ctx))).astype(result_dtype(ctx))  # of bool JAX makes integers
 
 
 @lowers(aten.prod.dim_int, context=True)
 def prod_along(ctx: Context, x: jax.Array, dim: int, keepdim: bool = False, dtype: object = None) -> jax.Array:
-    return jnp.prod(x.astype(result_dtype(ctx)), _axes(x, [dim]), keepdims=keepdim)
+    product = jnp.prod(x.astype(result_dtype(ctx)), _axes(x, [dim]), keepdims=keepdim)
+    return product.astype(result_dtype(ctx))
 
 
 @lowers(aten.var.correction)
