@@ -18,7 +18,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest --numprocesses 2
 
-# Every sample of PyTorch's operator database (the tests take a tenth), as docs/operators.md: an hour or more.
+# Every sample of PyTorch's operator database (the tests take a tenth), as docs/operators.md: half an hour on two cores.
 test-operators: $(VENV)/.installed-test
 	PYTHONPATH=tests $(BIN)/python -m operators.report
 

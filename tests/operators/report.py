@@ -27,6 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "operators.md"
 NO_PROGRAM_HAS = {
     "aten._local_scalar_dense.default": "reads a value of a tensor into Python",
     "aten.nonzero.default": "its result's shape depends on values",
+    "aten.resize_.default": "tracing makes it `aten.resize.default`, which is lowered",
     "aten.sym_numel.default": "shapes are Python numbers when a step is traced",
     "aten.sym_size.int": "shapes are Python numbers when a step is traced",
     "aten.sym_storage_offset.default": "shapes are Python numbers when a step is traced",
@@ -107,10 +108,9 @@ def _summary(verdict: Verdict) -> str:
 
 def _core() -> list[str]:
     """How much of PyTorch's core operator set there is."""
-    packets = [getattr(torch.ops.aten, name) for name in dir(torch.ops.aten)]
-    overloads = [
-        getattr(packet, name) for packet in packets if hasattr(packet, "overloads") for name in packet.overloads()
-    ]
+    # Of the dispatcher: `torch.ops.aten` lists those that were used before.
+    names = sorted(name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
+    overloads = [_overload(name) for name in names]
     core = [op for op in overloads if torch.Tag.core in op.tags and "out" not in op._overloadname]
     known = {*LOWERINGS, *decompositions(), *identities.ALWAYS}
     applicable = [op for op in core if str(op) not in NO_PROGRAM_HAS]
@@ -125,6 +125,12 @@ def _core() -> list[str]:
         "",
     ]
     return [*lines, "Missing: " + ", ".join(f"`{name}`" for name in missing) + ".", ""] if missing else lines
+
+
+def _overload(name: str) -> torch._ops.OpOverload:
+    """The operator of a name such as `aten::add.Tensor`."""
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
 def _table(title: str, names: list[str], verdicts: Mapping[str, Verdict]) -> list[str]:
