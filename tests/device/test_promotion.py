@@ -257,3 +257,23 @@ def test_integers_where_the_cpu_takes_none(name: str, many: int) -> None:
     same_on_both(run)
     if name != "bernoulli":
         assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_integers_beyond_32_bits() -> None:
+    def run(device: str) -> Any:
+        x = torch.tensor([-3, 0, 5], device=device)
+        return [(x < n, x >= n, x == n, x != n, x.clamp(max=abs(n)), x.clamp(-abs(n), 2)) for n in (2**40, -(2**40))]
+
+    same_on_both(run)
+    x = torch.tensor([-3, 0, 5], device="tpu")
+    for call in (lambda: x + 2**40, lambda: x.masked_fill(x > 0, 2**63 - 1), lambda: x.clamp(min=2**40)):
+        with pytest.raises(OverflowError, match="32 bits"):
+            call()
+
+
+def test_windows() -> None:
+    def run(device: str) -> Any:
+        kinds = (torch.hann_window, torch.hamming_window, torch.blackman_window, torch.kaiser_window)
+        return [kind(7, periodic, device=device) for kind in kinds for periodic in (True, False)]
+
+    same_on_both(run)

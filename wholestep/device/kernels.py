@@ -267,3 +267,8 @@ def native_batch_norm(
     if not training:
         return call(aten._native_batch_norm_legit_no_training.default, x, weight, bias, mean, var, momentum, eps)
     return call(aten._native_batch_norm_legit.default, x, weight, bias, mean, var, training, momentum, eps)
+
+
+def kaiser_window(length: int, periodic: bool = True, beta: float = 12.0, **options: Any) -> Tensor:
+    """`torch.kaiser_window`, of which PyTorch has a kernel for its own devices alone: made on the CPU."""
+    return torch.kaiser_window(length, periodic, beta, **{**options, "device": "cpu"}).to("tpu")

@@ -255,6 +255,10 @@ class OperatorProgram:
             given["words"] = jax.ShapeDtypeStruct((2,), jnp.uint32) if self.draws else None
         try:
             results = self.jitted.eval_shape(*(arrays[place] for place in sorted(arrays)), **given)
+        except OverflowError as error:
+            raise OverflowError(
+                f"{self.operator}: a number does not fit 32 bits, in which tpu carries int64"
+            ) from error
         except (TypeError, ValueError) as error:  # JAX's own, of shapes and dtypes
             raise RuntimeError(f"{self.operator}: {str(error).partition(_OF_JAX)[0].strip()}") from error
         for got, (layout, dtype) in zip(results[len(self.writes) :], self.results, strict=True):

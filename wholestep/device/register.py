@@ -35,6 +35,9 @@ _KERNELS = {
     "clone": "clone",
     "_to_copy": "to_copy",
     "native_batch_norm": "native_batch_norm",
+    "kaiser_window": "kaiser_window",
+    "kaiser_window.periodic": "kaiser_window",
+    "kaiser_window.beta": "kaiser_window",
 }
 
 # Operators that PyTorch would compose of several, though they are one in XLA, or that it cannot compose for a device

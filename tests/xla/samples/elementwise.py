@@ -164,6 +164,7 @@ ROWS = [
         for name in [*_COMPARE, "mul", "div"]
         for x in (f32(4), bf16(4), i64(4))
     ),
+    *(row(operator_named(name, "Scalar"), i64(4), y) for name in _COMPARE for y in (2**40, -(2**40))),
     *(row(operator_named(name, "Scalar"), flags(4), True) for name in _BOOLEAN),
     *(row(operator_named(name, "Tensor"), i64(4), i64(4)) for name in _BITWISE),
     *(row(operator_named(name, "Scalar"), x, 1.5, 2.0) for name in ("add", "sub") for x in (f32(4), bf16(4))),
@@ -191,6 +192,7 @@ ROWS = [
     *(row(aten.clamp.default, x, -1, 1) for x in (bf16(8), i64(8), SPECIAL)),
     row(aten.clamp.default, i64(8), -0.5, 1.5),
     row(aten.clamp.default, i64(8), min=0.5),
+    *(row(aten.clamp.default, i64(8), *bounds) for bounds in [(-(2**40), 2), (2, 2**40), (None, 2**31)]),
     *(
         row(aten.where.self, flags(3, 1), x, y)
         for x, y in [(f32(3, 4), f32(4)), (f32(3, 4), bf16()), (i64(4), f32()), (bf16(3, 1), f32()), (SPECIAL, f32())]

@@ -55,6 +55,10 @@ _BINARY: dict[Any, Callable[..., Any]] = {
     aten.bitwise_and: jnp.bitwise_and,
     aten.bitwise_or: jnp.bitwise_or,
     aten.bitwise_xor: jnp.bitwise_xor,
+}
+
+
+_COMPARISONS: dict[Any, Callable[..., Any]] = {
     aten.eq: jnp.equal,
     aten.ge: jnp.greater_equal,
     aten.gt: jnp.greater,
@@ -63,10 +67,30 @@ _BINARY: dict[Any, Callable[..., Any]] = {
     aten.ne: jnp.not_equal,
 }
 
+
+def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
+    """It, with an answer too where programs' integers do not reach the number."""
+
+    def compare(x: jax.Array, y: Any) -> jax.Array:
+        side = _beyond(x, y)
+        return jnp.full(x.shape, function(0, side)) if side else function(x, y)
+
+    return compare
+
+
+def _beyond(x: jax.Array, number: Any) -> int:
+    """1 for a number that is greater than all integers of the 32 bits which carry 64, -1 for one that is less; else 0."""
+    if type(number) is not int or x.dtype != jnp.int32:
+        return 0
+    return (number > jnp.iinfo(jnp.int32).max) - (number < jnp.iinfo(jnp.int32).min)
+
+
 for operator, function in _UNARY.items():
     elementwise(operator)(function)
 for packet, function in _BINARY.items():
     elementwise(packet.Tensor, packet.Scalar)(function)
+for packet, function in _COMPARISONS.items():
+    elementwise(packet.Tensor, packet.Scalar)(_comparison(function))
 
 elementwise(aten.mul.Tensor, aten.mul.Scalar, exact_number=True)(jnp.multiply)
 elementwise(aten.atan2.default)(jnp.arctan2)
@@ -147,7 +171,8 @@ def frexp(x: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 @elementwise(aten.clamp.default, aten.clamp.Tensor)
 def clamp(x: jax.Array, min: Any = None, max: Any = None) -> jax.Array:
-    return jnp.clip(x, min, max)
+    """Bounds that no integer of the program reaches are none."""
+    return jnp.clip(x, None if _beyond(x, min) < 0 else min, None if _beyond(x, max) > 0 else max)
 
 
 @lowers(aten.where.self, context=True)
