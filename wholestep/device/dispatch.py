@@ -183,8 +183,10 @@ class Operation:
                     except (AttributeError, NotImplementedError):
                         return None
                     dtype, shape, value = buffer.dtype, x.shape, buffer.value
-                    if x.dtype is not dtype or value is None or dtype in _COMPLEX:
+                    if x.dtype is not dtype or dtype in _COMPLEX:
                         return None
+                    if value is None:
+                        key.append(Buffer)  # that was never written
                     if shape == buffer.shape and x.is_contiguous():
                         key += (shape, dtype)
                     elif self.copies(place, argument) and (copy := _copied_part(x, buffer)) is not None:
