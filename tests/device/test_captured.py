@@ -105,6 +105,20 @@ def test_a_value_is_not_read() -> None:
         step(numbers(3))
 
 
+def test_a_learning_rate_that_is_read_is_not() -> None:
+    weight = nn.Parameter(torch.ones(2, device="tpu"))
+    optimizer = torch.optim.SGD([weight], lr=torch.tensor(1.0, device="tpu"))
+
+    @wholestep.capture_step
+    def step() -> None:
+        weight.sum().backward()
+        optimizer.step()
+
+    step()
+    with pytest.raises(GraphError, match=rf"{__file__}.*fused=True"):
+        step()
+
+
 def test_the_cpu_is_not_written() -> None:
     model = nn.Linear(3, 2).to("tpu")
     optimizer = torch.optim.AdamW(model.parameters())
@@ -422,7 +436,7 @@ def test_settings_of_pytorch_are_other_programs() -> None:
     assert step(x).dtype == torch.float32
 
 
-def test_a_module_that_counts_its_calls_is_recorded_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_module_that_counts_its_calls_is_recorded_once_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     class Counts(nn.Module):
         calls = 0
 
@@ -434,4 +448,36 @@ def test_a_module_that_counts_its_calls_is_recorded_once(caplog: pytest.LogCaptu
     step = wholestep.capture_step(lambda x: model(x))
     for _ in range(6):
         step(numbers(2))
-    assert model.calls == 3 and not caplog.records
+    assert model.calls == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "a captured step changes `calls` of Counts (from 2 to 3), which later calls do not do"
+    ]
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.optim.lr_scheduler.StepLR, torch.optim.lr_scheduler.CosineAnnealingWarmRestarts]
+)
+def test_a_schedule_is_outside_of_the_step(kind: type) -> None:
+    weight = nn.Parameter(torch.ones(2, device="tpu"))
+    optimizer = torch.optim.SGD([weight], lr=torch.tensor(1.0, device="tpu"), fused=True)
+    schedule = kind(optimizer, 2)
+
+    @wholestep.capture_step
+    def step(inside: bool) -> None:
+        optimizer.zero_grad()
+        weight.sum().backward()
+        optimizer.step()
+        if inside:
+            schedule.step()
+
+    step(True)
+    with pytest.raises(GraphError, match=rf"{__file__}.*{kind.__name__}"):
+        step(True)
+    rates = []
+    for _ in range(5):
+        rates.append(optimizer.param_groups[0]["lr"].item())
+        before = weight.detach().clone()
+        step(False)
+        torch.testing.assert_close(before - weight, torch.full((2,), rates[-1], device="tpu"))
+        schedule.step()
+    assert len(set(rates)) > 1

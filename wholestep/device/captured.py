@@ -20,9 +20,11 @@ import functools
 import logging
 import math
 import sys
+import traceback
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -41,6 +43,7 @@ from wholestep.device.surroundings import Surroundings, global_settings
 from wholestep.errors import GraphError
 
 _LOG = logging.getLogger("wholestep")
+_OPTIMIZERS = str(Path(torch.optim.__file__).parent)
 
 # References to a buffer in a loop over a plan's buffers, if nothing else holds it: the variable, the argument of
 # `getrefcount`, and two lists.
@@ -93,6 +96,8 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
                 except BaseException:
                     recorded.recording.undo()
                     raise
+                for change in recorded.surroundings.own_changes:
+                    _LOG.warning("a captured step changes %s, which later calls do not do", change)
             plans[key] = recorded
             recorded.run_first()
             return results
@@ -174,9 +179,13 @@ class _CapturedRecording(Recording):
         """Raises:
         GraphError: always; a captured step has no values yet.
         """
+        hint = (
+            "return the tensor, and read it outside of the step (an index without dimensions is read too: index[None])"
+        )
+        if _in_optimizer():
+            hint = "let the optimizer keep its numbers on the device, with fused=True or capturable=True"
         raise GraphError(
-            f"{user_line()}: {reason} in a captured step, which has no values before it has run as a whole: return the "
-            "tensor, and read it outside of the step (an index without dimensions is read too, `index[None]` is not)"
+            f"{user_line()}: {reason} in a captured step, which has no values before it has run as a whole: {hint}"
         )
 
 
@@ -436,6 +445,12 @@ class _NoWritesOnCpu(TorchDispatchMode):
             if isinstance(tensor, Tensor) and tensor.device.type == "cpu":
                 self._made[id(tensor)] = tensor
         return result
+
+
+def _in_optimizer() -> bool:
+    """Whether one of PyTorch's optimizers has called."""
+    files = (frame.f_code.co_filename for frame, _ in traceback.walk_stack(None))
+    return any(file.startswith(_OPTIMIZERS) for file in files)
 
 
 def _is_ours(x: Any) -> bool:

@@ -79,7 +79,7 @@ def _comparison(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _beyond(x: jax.Array, number: Any) -> int:
-    """1 for a number that is greater than all integers of the 32 bits which carry 64, -1 for one that is less; else 0."""
+    """1 for a number greater than all integers of the 32 bits that carry 64, -1 for one that is less; else 0."""
     if type(number) is not int or x.dtype != jnp.int32:
         return 0
     return (number > jnp.iinfo(jnp.int32).max) - (number < jnp.iinfo(jnp.int32).min)
