@@ -134,17 +134,21 @@ def test_the_cpu_is_not_written() -> None:
 
 
 def test_a_number_does_not_change() -> None:
-    rate = 0.1
+    rates = iter((0.1, 0.2, 0.3, 0.4, 0.4, 0.4))
 
     @wholestep.capture_step
     def step(x: Tensor) -> Tensor:
-        return x * rate
+        return x * next(rates)
 
-    for rate in (0.1, 0.2):  # noqa: B007  the step reads it
+    for _ in range(2):
         step(numbers(3))
-    rate = 0.3
     with pytest.raises(GraphError, match=r"was given 0.2 and then 0.3; .* make it a tensor on the device"):
         step(numbers(3))
+    for _ in range(4):  # and it starts again
+        assert torch.equal(step(numbers(3)).cpu(), numbers(3).cpu() * 0.4)
+
+
+RATE = 0.5
 
 
 def test_data_from_the_cpu_does_not_change() -> None:
@@ -382,102 +386,3 @@ def test_what_a_step_wrote_that_differs_from_the_last_is_undone() -> None:
     with pytest.raises(GraphError, match="keeps its numbers"):
         step()
     assert weight.tolist() == [3.0] * 3
-
-
-@pytest.mark.parametrize("change", ["mode", "number", "layer", "frozen", "learning rate", "group", "loaded"])
-def test_what_its_python_reads_is_set_otherwise_later(change: str) -> None:
-    def both(capture: bool) -> list[Tensor]:
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.LeakyReLU(0.1), nn.Linear(4, 2)).to("tpu")
-        other = nn.Linear(4, 2).to("tpu")
-        kept = model[3]  # so that its storage lives on
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        x = torch.randn(5, 4).to("tpu")
-
-        def step(x: Tensor) -> Tensor:
-            optimizer.zero_grad()
-            loss = model(x).pow(2).mean()
-            loss.backward()
-            optimizer.step()
-            return loss.detach()
-
-        run = wholestep.capture_step(step) if capture else step
-        losses = [run(x) for _ in range(4)]
-        if change == "mode":
-            model.eval()
-        elif change == "number":
-            model[2].negative_slope = 0.9
-        elif change == "layer":
-            model[3] = other
-        elif change == "frozen":
-            kept.weight.requires_grad_(False)
-        elif change == "learning rate":
-            optimizer.param_groups[0]["lr"] = 0.5
-        elif change == "group":
-            optimizer.add_param_group({"params": other.parameters(), "lr": 0.5})
-            model[3] = other
-        else:
-            state = optimizer.state_dict()
-            state["param_groups"][0]["lr"] = 0.5
-            optimizer.load_state_dict(state)
-        losses += [run(x) for _ in range(4)]
-        return [x.detach().cpu() for x in (*losses, *model.state_dict().values(), kept.weight)]
-
-    for ours, theirs in zip(both(capture=True), both(capture=False), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_settings_of_pytorch_are_other_programs() -> None:
-    step = wholestep.capture_step(lambda x: x @ x)
-    x = numbers(2, 2)
-    assert {step(x).dtype for _ in range(4)} == {torch.float32}
-    with torch.autocast("tpu", torch.bfloat16):
-        assert {step(x).dtype for _ in range(4)} == {torch.bfloat16}
-    assert step(x).dtype == torch.float32
-
-
-def test_a_module_that_counts_its_calls_is_recorded_once_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    class Counts(nn.Module):
-        calls = 0
-
-        def forward(self, x: Tensor) -> Tensor:
-            self.calls += 1
-            return x + 1
-
-    model = Counts()
-    step = wholestep.capture_step(lambda x: model(x))
-    for _ in range(6):
-        step(numbers(2))
-    assert model.calls == 3
-    assert [record.getMessage() for record in caplog.records] == [
-        "a captured step changes `calls` of Counts (from 2 to 3), which later calls do not do"
-    ]
-
-
-@pytest.mark.parametrize(
-    "kind", [torch.optim.lr_scheduler.StepLR, torch.optim.lr_scheduler.CosineAnnealingWarmRestarts]
-)
-def test_a_schedule_is_outside_of_the_step(kind: type) -> None:
-    weight = nn.Parameter(torch.ones(2, device="tpu"))
-    optimizer = torch.optim.SGD([weight], lr=torch.tensor(1.0, device="tpu"), fused=True)
-    schedule = kind(optimizer, 2)
-
-    @wholestep.capture_step
-    def step(inside: bool) -> None:
-        optimizer.zero_grad()
-        weight.sum().backward()
-        optimizer.step()
-        if inside:
-            schedule.step()
-
-    step(True)
-    with pytest.raises(GraphError, match=rf"{__file__}.*{kind.__name__}"):
-        step(True)
-    rates = []
-    for _ in range(5):
-        rates.append(optimizer.param_groups[0]["lr"].item())
-        before = weight.detach().clone()
-        step(False)
-        torch.testing.assert_close(before - weight, torch.full((2,), rates[-1], device="tpu"))
-        schedule.step()
-    assert len(set(rates)) > 1

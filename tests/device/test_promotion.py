@@ -277,3 +277,18 @@ def test_windows() -> None:
         return [kind(7, periodic, device=device) for kind in kinds for periodic in (True, False)]
 
     same_on_both(run)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("number", [300, 70_000, -2])
+def test_numbers_that_a_narrow_tensor_cannot_hold(dtype: torch.dtype, number: int) -> None:
+    def run(device: str) -> Any:
+        results = []
+        for x in (torch.tensor([100, 3, 7]).to(dtype).to(device), torch.tensor(100).to(dtype).to(device)):
+            whole = torch.tensor(number, device=device)
+            results += [x / number, number / x, x / whole, x * whole, whole / x]
+            results += [x + number, x * number, x > number] if dtype.is_floating_point else [torch.xlogy(x, number)]
+            results += [torch.copysign(x, number)]
+        return [torch.nan_to_num(x) if x.is_floating_point() else x for x in results]
+
+    same_on_both(run)

@@ -11,7 +11,7 @@
 The first call runs as always: optimizers make their state. The second one is recorded, and from then on calls run what
 was recorded, without any Python: parameters, buffers, gradients and optimizer state are read, and replaced, as the
 recorded call did it. The third call is recorded once more and compared: what differs, a number of Python's or data from
-the CPU, would never change again, and is an error. Where modules or optimizers are set otherwise later, it starts anew.
+the CPU, would never change again, and is an error. Where modules or optimizers are set otherwise, it all starts anew.
 """
 
 from __future__ import annotations
@@ -63,9 +63,13 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
     """
     plans: dict[Any, _Plan | None] = {}
     in_place: set[Any] = set()
+    programs: dict[Any, Callable[..., Any]] = {}
+    told: set[str] = set()
 
     @functools.wraps(step)
     def captured(*args: Any, **kwargs: Any) -> Any:
+        if EAGER.captures:  # a part of another step
+            return step(*args, **kwargs)
         given, spec = tree_flatten((args, kwargs))
         # A batch of a data set, say: where it lies does not matter, unless the step writes there or returns it.
         leaves = [_whole(leaf) for leaf in given]
@@ -73,9 +77,14 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
         if key in in_place:
             leaves, key = given, (True, _key(given, spec))
         if (known := plans.get(key)) is not None:
-            change = known.surroundings.change() if known.is_checked else None
-            if change is not None:
-                _LOG.warning("a captured step is recorded and compiled anew, for another %s", change)
+            change = known.surroundings.change()
+            if change is not None and change not in told:
+                told.add(change)
+                _LOG.warning(
+                    "a captured step starts anew, for another %s; what changes often is to be an argument, or a tensor "
+                    "on the device",
+                    change,
+                )
             if change is not None or known.is_stale():
                 del plans[key]
         if key not in plans:
@@ -90,12 +99,15 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
         plan = plans[key]
         if plan is None or not plan.is_checked:
             recorded, results = _record(step, leaves, spec)
+            recorded.program = programs.setdefault(recorded.key, recorded.program)
             if plan is not None:
                 try:
-                    recorded = plan.checked_against(recorded)
+                    plan.check(recorded)
                 except BaseException:
                     recorded.recording.undo()
+                    del plans[key]
                     raise
+                recorded.is_checked = True
                 for change in recorded.surroundings.own_changes:
                     _LOG.warning("a captured step changes %s, which later calls do not do", change)
             plans[key] = recorded
@@ -190,7 +202,13 @@ class _CapturedRecording(Recording):
 
 
 class _Plan:
-    """A recorded step, compiled."""
+    """A recorded step, compiled.
+
+    Attributes:
+        key: what makes two of them one program.
+        program: that.
+        is_checked: whether the call after the recorded one did the same.
+    """
 
     def __init__(
         self,
@@ -236,7 +254,7 @@ class _Plan:
             gone, stay = iter(donated), iter(kept)
             return run(words, numbers, *(next(gone) if each else next(stay) for each in is_donated))
 
-        self._program = jax.jit(program, donate_argnums=2)
+        self.program = jax.jit(program, donate_argnums=2)
         self._words, self._numbers, *_ = recording.arguments()
 
     def _take_gradients_of_arguments(self, leaves: Sequence[Any], gradients: Sequence[tuple[Tensor, _Result]]) -> None:
@@ -257,11 +275,11 @@ class _Plan:
         own_places = {gradient.value for _, gradient in own}
         self._kept = {place: buffer for place, buffer in self._kept.items() if place not in own_places}
 
-    def checked_against(self, again: _Plan) -> _Plan:
-        """This plan, now that a second recording is the same.
+    def check(self, again: _Plan) -> None:
+        """Compare a second recording with this one.
 
         Raises:
-            GraphError: it is not.
+            GraphError: it is another.
         """
         before, now = self.recording.entries, again.recording.entries
         for first, second in zip(before, now, strict=False):
@@ -281,10 +299,8 @@ class _Plan:
             if argument is None and ours is not theirs and not _equal(ours, theirs):
                 raise GraphError(
                     "a captured step reads a tensor that is another one in each call, as is data moved from the CPU "
-                    "inside of it: pass it as an argument"
+                    "inside of it, or what is given to `x.data = ...`: pass it as an argument, write x.data.copy_(...)"
                 )
-        again.is_checked, again._program = True, self._program
-        return again
 
     def _compare_numbers(self, again: _Plan) -> None:
         mine, theirs = iter(self.recording.numbers), iter(again.recording.numbers)
@@ -343,7 +359,7 @@ class _Plan:
                 donated.append(arrays[place] if is_free else jnp.copy(arrays[place]))
         if self.recording.draws:
             self._words = np.stack([GENERATOR.draw() for _ in self.recording.draws])
-        values = self._program(self._words, self._numbers, donated, kept)
+        values = self.program(self._words, self._numbers, donated, kept)
         for place, value in zip(self._places, values, strict=True):
             holder = None if place in self._written else self._kept.get(place)
             buffer = None if holder is None else holder()
@@ -396,7 +412,7 @@ def _seen(whole: Tensor, view: View) -> Tensor:
 
 def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> tuple[_Plan, Any]:
     """Run the step's Python and record what it calls."""
-    recording, surroundings = _CapturedRecording(), Surroundings()
+    recording, surroundings = _CapturedRecording(), Surroundings(step)
     args, kwargs = tree_unflatten(leaves, spec)
     try:
         with EAGER.recorded(recording), _NoWritesOnCpu(), surroundings.seen():
@@ -487,7 +503,14 @@ def _key(leaves: Sequence[Any], spec: TreeSpec) -> Any:
 
 
 def _signature(leaf: Any) -> Any:
+    if isinstance(leaf, (float, complex)):
+        return type(leaf), repr(leaf)  # no NaN is another, and 0.0 is not -0.0
     if not isinstance(leaf, Tensor):
+        if type(leaf).__hash__ is None:
+            raise GraphError(
+                f"a captured step is given a {type(leaf).__name__}: it takes tensors, numbers and strings, in tuples, "
+                "lists and dictionaries"
+            )
         return type(leaf), leaf
     if not _is_ours(leaf):
         raise GraphError(f"a captured step is given a tensor on {leaf.device}: move it to the tpu device first")

@@ -26,7 +26,6 @@ from wholestep.device.buffer import Layout
 from wholestep.device.refusals import check_integers
 from wholestep.device.scalars import HALVES, number_dtype
 from wholestep.device.strides import View, part, put, take, with_part
-from wholestep.errors import LoweringError
 from wholestep.graph.decompositions import decompositions
 from wholestep.graph.random import number_draws
 from wholestep.graph.step import graph_module
@@ -38,6 +37,8 @@ from wholestep.xla.lowering.matmul import with_precision
 
 aten = torch.ops.aten
 
+
+_FEW_BITS = {torch.uint8, torch.int8, torch.int16}
 
 # What JAX says at the end of its errors of its own frames.
 _OF_JAX = "-" * 20
@@ -169,7 +170,8 @@ class OperatorProgram:
             check_integers(operator, on_cpu, self._dtypes, [operand.view.size for operand in operands])
             with _quiet():
                 with FakeTensorMode():
-                    fakes = [_fake(operand, operands) for operand in operands]
+                    self._widen_numbers(function)
+                    fakes = self._fakes()
                     for place in written:
                         _check_written(operator, fakes[place], fakes)
                     # Where values decide, tracing says so.
@@ -194,7 +196,25 @@ class OperatorProgram:
         self.single = (layout.size, dtype) if layout is not None and layout.order is None else None
         self.has_run = False
         self.jitted = jax.jit(self.run)
-        self._check()
+        if not self.resizes:
+            self._check()
+
+    def _fakes(self) -> list[Tensor]:
+        return [
+            torch.empty_strided(operand.view.size, operand.view.stride, dtype=dtype)
+            for operand, dtype in zip(self._operands, self._dtypes, strict=True)
+        ]
+
+    def _widen_numbers(self, function: Callable[..., Sequence[Tensor]]) -> None:
+        """Take numbers beside integers of few bits as they are where the operator makes floats of both: `x / 300` of
+        uint8 is no `x / 44`."""
+        places = [i for i, operand in enumerate(self._operands) if operand.array == -1]
+        wide = [torch.int64 if i in places and x in _FEW_BITS else x for i, x in enumerate(self._dtypes)]
+        if wide == self._dtypes:
+            return
+        with contextlib.suppress(DynamicOutputShapeException):
+            if all(result.is_floating_point() for result in function(*self._fakes())):
+                self._dtypes = wide
 
     def run(
         self, *arrays: jax.Array | None, numbers: Sequence[jax.Array] = (), words: jax.Array | None = None
@@ -242,7 +262,7 @@ class OperatorProgram:
         ]
 
     def _check(self) -> None:
-        """See now, and not when a recording runs, that XLA takes it, and that it gives what PyTorch says it does."""
+        """See now, and not when a recording runs, that XLA takes it."""
         arrays = {
             operand.array: jax.ShapeDtypeStruct(operand.shape, carried(operand.dtype)) if operand.is_set else None
             for operand in self._operands
@@ -254,19 +274,11 @@ class OperatorProgram:
             given["numbers"] = [jax.ShapeDtypeStruct((), carried(dtype)) for dtype in dtypes]
             given["words"] = jax.ShapeDtypeStruct((2,), jnp.uint32) if self.draws else None
         try:
-            results = self.jitted.eval_shape(*(arrays[place] for place in sorted(arrays)), **given)
+            self.jitted.eval_shape(*(arrays[place] for place in sorted(arrays)), **given)
         except OverflowError as error:
-            raise OverflowError(
-                f"{self.operator}: a number does not fit 32 bits, in which tpu carries int64"
-            ) from error
+            raise OverflowError(f"{self.operator}: a number exceeds the 32 bits in which tpu carries int64") from error
         except (TypeError, ValueError) as error:  # JAX's own, of shapes and dtypes
             raise RuntimeError(f"{self.operator}: {str(error).partition(_OF_JAX)[0].strip()}") from error
-        for got, (layout, dtype) in zip(results[len(self.writes) :], self.results, strict=True):
-            if (got.shape, got.dtype) != (layout.shape, carried(dtype)):
-                raise LoweringError(
-                    f"{self.operator}: its lowering gives {got.dtype}{list(got.shape)}, PyTorch "
-                    f"{dtype}{list(layout.shape)}; please report this"
-                )
 
     def returned(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> Any:
         """What the operator returns, of these operands and new tensors."""
@@ -362,10 +374,6 @@ def _dtype(operand: Operand, operands: Sequence[Operand]) -> torch.dtype:
     # One that 16 bits may not hold, beside a tensor that decides the result's dtype: the operator rounds it, if at all.
     wide = dtype in HALVES and any(other.dtype is dtype and other.view.size for other in others)
     return torch.float32 if wide else dtype
-
-
-def _fake(operand: Operand, operands: Sequence[Operand]) -> Tensor:
-    return torch.empty_strided(operand.view.size, operand.view.stride, dtype=_dtype(operand, operands))
 
 
 # Of these, PyTorch does not check for fake tensors that the result can be cast to the tensor that is written.

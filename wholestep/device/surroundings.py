@@ -1,17 +1,21 @@
-"""What a captured step's Python reads besides tensors: its modules, their parameters and its optimizers.
+"""What a captured step's Python reads besides tensors: its modules and optimizers, and what its function names.
 
-Calls that run no Python would not see that `module.eval()` was called, a layer replaced, or a learning rate set.
+Calls that run no Python would not see that `module.eval()` was called, a hook or a layer added, or a learning rate set.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -20,7 +24,16 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from wholestep.device.eager import user_line
 from wholestep.errors import GraphError
 
-_PLAIN = (bool, int, float, str, type(None))
+_PLAIN = (bool, int, float, complex, str)
+_NAMESPACES = (SimpleNamespace, argparse.Namespace)
+_NO_HOLDERS = (nn.Module, Optimizer, Tensor, type, ModuleType, FunctionType)
+_NOTHING = object()
+
+# What has more entries is data.
+_MANY = 1000
+
+# How deep lists and dictionaries in attributes are looked into: to the parameters of an optimizer's groups.
+_DEPTH = 3
 
 
 def global_settings() -> tuple[Any, ...]:
@@ -34,31 +47,50 @@ def global_settings() -> tuple[Any, ...]:
     )
 
 
-class _Noted(NamedTuple):
-    """Some names of a module or of a group of an optimizer's parameters.
+class _Noted:
+    """The attributes or entries of something, as they were."""
 
-    Attributes:
-        owner: what has them, in words.
-        now: all its names, and what they are at any time.
-        before: those that were noted, and what they were.
-    """
+    def __init__(self, owner: str, names: Callable[[], Iterable[Any]], values: Callable[[], Iterable[Any]]) -> None:
+        """
+        Args:
+            owner: what has them, in words.
+            names: theirs, now.
+            values: what they are, now; in the same order.
+        """
+        self.owner = owner
+        self._names, self._values = names, values
+        self._ignored: set[Any] = set()
+        self._take()
 
-    owner: str
-    now: dict[str, Any]
-    before: dict[str, Any]
+    def _take(self) -> None:
+        self._before = dict(zip(self._names(), self._values(), strict=True))
+        self._ids = [*map(id, self._before.values())]
 
-    def without(self, names: set[str]) -> _Noted:
-        return self._replace(before={name: value for name, value in self.before.items() if name not in names})
-
-    def changes(self) -> dict[str, str]:
+    def changes(self) -> dict[Any, str]:
         """Names -> what became of them, in words."""
-        if self.before.items() <= self.now.items():
+        if [*map(id, self._values())] == self._ids:
             return {}
-        return {
-            name: f"`{name}` of {self.owner} (from {value} to {self.now.get(name)})"
-            for name, value in self.before.items()
-            if (name, value) not in self.now.items()
+        now = dict(zip(self._names(), self._values(), strict=True))
+        changed = {
+            name: f"`{name}` of {self.owner}{_from_to(self._before.get(name), now.get(name))}"
+            for name in {**self._before, **now}
+            if name not in self._ignored and not _is_same(self._before.get(name, _NOTHING), now.get(name, _NOTHING))
         }
+        if not changed:
+            self._take()
+        return changed
+
+    def ignore_changes(self) -> list[str]:
+        """Compare no more what has changed; such that are plain values, in words."""
+        changed = self.changes()
+        self._ignored |= changed.keys()
+        before = self._before
+        self._take()
+        return [
+            words
+            for name, words in changed.items()
+            if type(before.get(name)) in _PLAIN and not str(name).startswith("_")
+        ]
 
 
 class Surroundings:
@@ -67,16 +99,18 @@ class Surroundings:
     What the step itself changes, such as a module that counts its calls, is left out: a program cannot follow it.
 
     Attributes:
-        own_changes: what that was, in words.
+        own_changes: plain values that it changed, in words.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, step: Callable[..., Any]) -> None:
         self.own_changes: list[str] = []
         self._noted: list[_Noted] = []
-        self._optimizers: dict[Optimizer, tuple[list[Any], int]] = {}  # its groups of parameters, and how many
-        self._modules: set[nn.Module] = set()
-        self._parameters: list[nn.Parameter] = []
-        self._have_gradients: list[bool] = []
+        self._empty: list[tuple[str, Any]] = []
+        self._known: dict[int, Any] = {}  # by identity, to be kept
+        self._objects: list[Any] = []
+        self._parameters: list[Tensor] = []
+        for function, owner in _functions(step):
+            self._note_function(function, owner)
 
     @contextlib.contextmanager
     def seen(self) -> Iterator[None]:
@@ -86,8 +120,8 @@ class Surroundings:
             GraphError: a learning rate schedule takes a step, which no program does.
         """
         hooks = [
-            register_module_forward_pre_hook(lambda module, _: self._note_module(module)),
-            register_optimizer_step_pre_hook(lambda optimizer, *_: self._note_optimizer(optimizer)),
+            register_module_forward_pre_hook(lambda module, _: self._note(module)),
+            register_optimizer_step_pre_hook(lambda optimizer, *_: self._note(optimizer)),
         ]
         try:
             with _no_schedules():
@@ -95,44 +129,121 @@ class Surroundings:
         finally:
             for hook in hooks:
                 hook.remove()
-        for place, noted in enumerate(self._noted):
-            changes = noted.changes()
-            self._noted[place] = noted.without(set(changes))
-            self.own_changes += changes.values()
-        self._parameters = [parameter for module in self._modules for parameter in module.parameters(recurse=False)]
-        self._have_gradients = [parameter.requires_grad for parameter in self._parameters]
+        for noted in self._noted:
+            self.own_changes += noted.ignore_changes()
+        self._empty = [(owner, container) for owner, container in self._empty if not container]
+        self._containers = [container for _, container in self._empty]
+        self._classes = [*map(type, self._objects)]
+        self._of_parameters = [*map(_of_parameter, self._parameters)]
 
     def change(self) -> str | None:
         """What is not as it was, in words; None where all is."""
         for noted in self._noted:
-            for changed in noted.changes().values():
-                return changed
-        if self._have_gradients != [parameter.requires_grad for parameter in self._parameters]:
-            return "`requires_grad` of a parameter"
-        for optimizer, (groups, count) in self._optimizers.items():
-            if groups is not optimizer.param_groups or len(groups) != count:
-                return f"list of groups of parameters of {type(optimizer).__name__}"
+            for words in noted.changes().values():
+                return words
+        if any(self._containers):
+            return next(owner for owner, container in self._empty if container)
+        if self._classes != [*map(type, self._objects)]:
+            return "class of a module"
+        if self._of_parameters != [*map(_of_parameter, self._parameters)]:
+            return "`requires_grad` or hook of a parameter"
         return None
 
-    def _note_module(self, module: nn.Module) -> None:
-        if module in self._modules:
+    def _note(self, x: Any) -> None:
+        """A module with those in it, an optimizer; nothing else."""
+        if id(x) in self._known or not isinstance(x, (nn.Module, Optimizer)):
             return
-        for each in module.modules():
-            if each not in self._modules:
-                self._modules.add(each)
-                owner, names = type(each).__name__, vars(each)
-                plain = {name: value for name, value in names.items() if type(value) in _PLAIN}
-                self._noted.append(_Noted(owner, names, plain))
-                if each._modules:
-                    self._noted.append(_Noted(owner, each._modules, dict(each._modules)))
+        for each in x.modules() if isinstance(x, nn.Module) else [x]:
+            if id(each) not in self._known:
+                self._known[id(each)] = each
+                self._objects.append(each)
+                self._note_entries(type(each).__name__, vars(each), _DEPTH)
+                if isinstance(each, nn.Module):
+                    self._parameters += each.parameters(recurse=False)
 
-    def _note_optimizer(self, optimizer: Optimizer) -> None:
-        if optimizer in self._optimizers:
+    def _note_entries(self, owner: str, container: Any, depth: int) -> None:
+        """Of attributes, a dictionary or a list."""
+        if isinstance(container, _NAMESPACES) or (
+            dataclasses.is_dataclass(container) and hasattr(container, "__dict__")
+        ):
+            container = vars(container)
+        if not isinstance(container, (dict, list)) or len(container) > _MANY:
             return
-        self._optimizers[optimizer] = optimizer.param_groups, len(optimizer.param_groups)
-        for group in optimizer.param_groups:
-            numbers = {name: value for name, value in group.items() if type(value) in (*_PLAIN, tuple)}
-            self._noted.append(_Noted(type(optimizer).__name__, group, numbers))
+        if not container:
+            self._empty.append((owner, container))
+            return
+        items = dict(enumerate(container)) if isinstance(container, list) else dict(container)
+        if isinstance(container, list):
+            self._noted.append(_Noted(owner, lambda: range(len(container)), container.__iter__))
+        else:
+            self._noted.append(_Noted(owner, container.keys, container.values))
+        for name, value in items.items() if depth else ():
+            if name != "state":  # of an optimizer: tensors
+                self._note_entries(f"{name} of {owner}" if isinstance(name, str) else owner, value, depth - 1)
+
+    def _note_function(self, function: FunctionType, owner: Any) -> None:
+        """What a function's code names: globals, variables around it, and attributes of the object that it belongs to
+        and of those that it names."""
+        label, names, space = function.__name__, _names(function.__code__), function.__globals__
+        self._note_names(label, [name for name in names if name in space], space)
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        self._noted.append(_Noted(label, cells.keys, lambda: map(_contents, cells.values())))
+        for x in (owner, *(space.get(name) for name in names), *map(_contents, cells.values())):
+            self._note(x)
+            if hasattr(x, "__dict__") and not isinstance(x, _NO_HOLDERS):
+                self._note_names(type(x).__name__, names, vars(x))
+                for name in names:
+                    self._note(vars(x).get(name))
+
+    def _note_names(self, owner: str, names: Sequence[str], space: dict[str, Any]) -> None:
+        self._noted.append(_Noted(owner, lambda: names, lambda: [space.get(name, _NOTHING) for name in names]))
+
+
+def _functions(step: Any) -> Iterator[tuple[FunctionType, Any]]:
+    """The functions that a step is, with the objects that they are methods of."""
+    if isinstance(step, functools.partial):
+        yield from _functions(step.func)
+    elif isinstance(step, MethodType):
+        yield from ((function, step.__self__) for function, _ in _functions(step.__func__))
+    elif isinstance(step, FunctionType):
+        yield step, None
+        if hasattr(step, "__wrapped__"):
+            yield from _functions(step.__wrapped__)
+    elif isinstance(call := vars(type(step)).get("__call__"), FunctionType):
+        yield call, step
+
+
+def _names(code: CodeType) -> list[str]:
+    """Globals and attributes that code names, with that of functions in it."""
+    inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names(constant)]
+    return list(dict.fromkeys([*code.co_names, *inner]))
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return _NOTHING
+
+
+def _of_parameter(parameter: Tensor) -> tuple[bool, int, int]:
+    after = parameter._post_accumulate_grad_hooks
+    return parameter.requires_grad, len(parameter._backward_hooks or ()), len(after or ())
+
+
+def _is_same(x: Any, y: Any) -> bool:
+    if x is y:
+        return True
+    if isinstance(x, tuple) and isinstance(y, tuple):
+        return len(x) == len(y) and all(map(_is_same, x, y))
+    if isinstance(x, MethodType) and isinstance(y, MethodType):  # made anew each time it is looked up
+        return x.__self__ is y.__self__ and x.__func__ is y.__func__
+    return type(x) is type(y) and isinstance(x, _PLAIN) and (x == y or x != x)
+
+
+def _from_to(before: Any, now: Any) -> str:
+    plain = [x is None or isinstance(x, _PLAIN) for x in (before, now)]
+    return f" (from {before} to {now})" if all(plain) else ""
 
 
 @contextlib.contextmanager

@@ -85,6 +85,8 @@ class Interpreter:
 
 
 def _constant(node: fx.Node, value: torch.Tensor) -> jax.Array:
+    with jax.ensure_compile_time_eval():  # one on the device is read
+        value = value.detach().cpu()
     array = (value.float() if value.dtype == torch.bfloat16 else value).numpy()  # NumPy has no bfloat16
     try:
         return jnp.asarray(to_program(str(node.target), array, value.dtype))

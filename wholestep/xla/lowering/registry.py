@@ -104,7 +104,7 @@ def cast(x: jax.Array, dtype: Any) -> jax.Array:
 def _holds(dtype: Any, x: Any) -> bool:
     """Whether nothing is lost of a second operand in this dtype, as far as is known before it runs."""
     if isinstance(x, jax.Array):
-        return x.ndim > 0 or x.dtype != jnp.float32
+        return x.ndim > 0 or x.dtype in HALVES or x.dtype.itemsize == 1
     return _rounded(dtype, x) == x
 
 
