@@ -386,3 +386,39 @@ def test_what_a_step_wrote_that_differs_from_the_last_is_undone() -> None:
     with pytest.raises(GraphError, match="keeps its numbers"):
         step()
     assert weight.tolist() == [3.0] * 3
+
+
+@pytest.mark.usefixtures("eager_mode")
+@pytest.mark.parametrize("capture", [False, True], ids=["eager", "captured"])
+def test_views_of_another_dtype(capture: bool) -> None:
+    """A rotation by complex numbers, writes through views of either kind, and reads of them between calls."""
+
+    def run(device: str) -> list[Tensor]:
+        torch.manual_seed(0)
+        weight = nn.Parameter(torch.randn(3, 4).to(device))
+        pairs, x = torch.randn(4, 2).to(device), torch.randn(5, 3).to(device)
+        angles = torch.polar(torch.ones(5, 2), torch.arange(10.0).reshape(5, 2)).to(device)
+
+        def step(x: Tensor) -> tuple[Tensor, ...]:
+            weight.grad = None
+            rotated = torch.view_as_real(torch.view_as_complex((x @ weight).view(5, 2, 2)) * angles).flatten(1)
+            seen = torch.view_as_complex(pairs)
+            seen.mul_(1j)
+            pairs.add_(1)
+            spectrum = torch.fft.rfft(rotated).abs().sum()
+            loss = (rotated**2 * torch.arange(4.0, device=device)).mean() + spectrum * 0.01
+            loss.backward()
+            return loss.detach(), torch.view_as_real(seen * 2), rotated.detach(), x.view(torch.int32) + 1
+
+        if capture and device == "tpu":
+            step = wholestep.capture_step(step)
+        results = []
+        for call in range(6):
+            results += [*step(x), pairs, weight.grad]
+            if call == 3:
+                results += [torch.view_as_complex(pairs) + 1, x.view(torch.int32)]
+            results = [x.detach().cpu().clone() for x in results]
+        return results
+
+    for ours, theirs in zip(run("tpu"), run("cpu"), strict=True):
+        reference.assert_close(ours, theirs)

@@ -12,12 +12,15 @@ from jax import lax
 from wholestep.xla.dtypes import carried
 
 
+def is_reinterpreted(dtype: torch.dtype, other: torch.dtype) -> bool:
+    """Whether XLA makes elements of one of the other's: not of types that are carried by narrower ones, nor of bool."""
+    return all(each is not torch.bool and carried(each).itemsize == each.itemsize for each in (dtype, other))
+
+
 def reinterpreted(array: jax.Array, dtype: torch.dtype, other: torch.dtype) -> jax.Array | None:
     """The elements, in row-major order, as such of another dtype, `[n]`; what is left over at the end is filled up.
-    None where XLA does not do it: of types that are carried by narrower ones, and of bool."""
-    if any(each is torch.bool or carried(each).itemsize != each.itemsize for each in (dtype, other)):
-        return None
-    return _reinterpret(array, other)
+    None where XLA does not do it."""
+    return _reinterpret(array, other) if is_reinterpreted(dtype, other) else None
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -78,6 +78,10 @@ class Buffer:
         if isinstance(other.value, Unmade):
             other.value.give(self, other.place)
 
+    def hold(self, value: jax.Array, form: tuple[tuple[int, ...], torch.dtype]) -> None:
+        """Hold an array of this shape and dtype."""
+        self.value, (self.shape, self.dtype) = value, form
+
     def reinterpret(self, dtype: torch.dtype) -> None:
         """Take the same bytes for elements of another dtype, as PyTorch counts bytes: of 64-bit types, 8."""
         if self.value is None:

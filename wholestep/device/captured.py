@@ -231,6 +231,7 @@ class _Plan:
         self.is_checked = False
         self._watched: list[Buffer] = []
         held = {buffer.place: buffer for buffer in recording.live()}
+        self._forms = {place: (buffer.shape, buffer.dtype) for place, buffer in held.items()}
         returned = {result.value for result in results if isinstance(result, _Result)}
         self._places = sorted({*held, *(place for place in returned if place is not None)})
         self._kept = {place: weakref.ref(buffer) for place, buffer in held.items() if place not in returned}
@@ -241,6 +242,7 @@ class _Plan:
         self._gradients = [(leaf, gradient) for leaf, gradient in gradients if gradient.value in self._kept]
         arguments = _arguments(leaves)
         self._take_gradients_of_arguments(leaves, gradients)
+        self._dtypes = [buffer.dtype for buffer in recording.sources]
         self._arguments = [arguments.get(id(buffer)) for buffer in recording.sources]
         self._written = {place: arguments[id(buffer)] for place, buffer in held.items() if id(buffer) in arguments}
         written = {id(buffer) for buffer in held.values()}
@@ -337,12 +339,13 @@ class _Plan:
 
     def run(self, leaves: Sequence[Any]) -> list[jax.Array]:
         """Run it for these leaves of arguments, and let what it writes hold its values; all that it gives."""
-        return self._run(
-            [
-                (buffer if argument is None else buffer_of(leaves[argument])).array
-                for buffer, argument in zip(self.recording.sources, self._arguments, strict=True)
-            ]
-        )
+        arrays = []
+        for buffer, dtype, argument in zip(self.recording.sources, self._dtypes, self._arguments, strict=True):
+            source = buffer if argument is None else buffer_of(leaves[argument])
+            if source.dtype is not dtype:  # it was read as another
+                source.reinterpret(dtype)
+            arrays.append(source.array)
+        return self._run(arrays)
 
     def _run(self, arrays: list[jax.Array]) -> list[jax.Array]:
         counters = EAGER.counters
@@ -364,7 +367,7 @@ class _Plan:
             holder = None if place in self._written else self._kept.get(place)
             buffer = None if holder is None else holder()
             if buffer is not None:
-                buffer.value = value
+                buffer.hold(value, self._forms[place])
         return values
 
     def _give_gradients(self, values: dict[int, jax.Array], leaves: Sequence[Any]) -> None:
@@ -378,7 +381,8 @@ class _Plan:
             holder = self._kept[gradient.value]()
             if holder is None or leaf.grad is None or buffer_of(leaf.grad) is not holder:
                 leaf.grad = _seen(over_array(values[gradient.value], gradient.dtype), gradient.view)
-                self._kept[gradient.value] = weakref.ref(buffer_of(leaf.grad))
+                self._kept[gradient.value] = weakref.ref(buffer := buffer_of(leaf.grad))
+                self._forms[gradient.value] = buffer.shape, buffer.dtype
 
     def replay(self, leaves: Sequence[Any]) -> Any:
         """The step's results, in new tensors."""
@@ -416,7 +420,7 @@ def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> 
     args, kwargs = tree_unflatten(leaves, spec)
     try:
         with EAGER.recorded(recording), _NoWritesOnCpu(), surroundings.seen():
-            returned = step(*args, **kwargs)
+            returned = tree_map(_of_its_own_dtype, step(*args, **kwargs))
         flat, result_spec = tree_flatten(returned)
         arguments = _arguments(leaves)
         results = [_described(leaf, recording, arguments) if _is_ours(leaf) else leaf for leaf in flat]
@@ -425,6 +429,11 @@ def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> 
         recording.undo()
         raise
     return plan, tree_map(_detached, returned)
+
+
+def _of_its_own_dtype(x: Any) -> Any:
+    """A copy of what is a view of another dtype, as `view_as_real`."""
+    return x.clone() if _is_ours(x) and x.untyped_storage().buffer.dtype is not x.dtype else x
 
 
 def _described(tensor: Tensor, recording: _CapturedRecording, arguments: dict[int, int]) -> _Result:

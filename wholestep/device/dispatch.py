@@ -17,6 +17,7 @@ from torch.autograd.graph import increment_version
 from torch.utils._pytree import tree_leaves, tree_map
 
 from wholestep.device import foreach
+from wholestep.device.bits import is_reinterpreted
 from wholestep.device.buffer import Buffer, buffer_of, tensor_over
 from wholestep.device.composed import COMPOSED
 from wholestep.device.eager import EAGER, Number, user_line
@@ -303,7 +304,7 @@ class _Read:
             if not any(operand[1].is_floating_point for operand in self.operands):
                 raise OverflowError(f"{self.operator}: {number:.0f} does not fit 32 bits, in which tpu carries int64")
         self.numbers.append((dtype, number))
-        operand = (-1, dtype, (), (), 0, (), True, False)
+        operand = (-1, dtype, (), (), 0, (), dtype, True, False)
         self.operands.append(operand)
         self.tensors.append(None)
         return operand
@@ -319,21 +320,24 @@ class _Read:
             if moved is None:
                 return self.operands[-1]
             tensor, buffer = moved, buffer_of(moved)
-        if buffer.dtype is not dtype:
+        # A view of another dtype, which the program makes of the storage's elements.
+        is_other = buffer.dtype is not dtype and is_reinterpreted(buffer.dtype, dtype)
+        if buffer.dtype is not dtype and not is_other:
             buffer.reinterpret(dtype)
         size, stride, offset = tensor.shape, tensor.stride(), tensor.storage_offset()
-        if self._copies and (copy := _copied_part(tensor, buffer)) is not None:
+        if self._copies and not is_other and (copy := _copied_part(tensor, buffer)) is not None:
             if self._writes:
                 self.parts.append(_WrittenPart(buffer, copy, offset))
             buffer, offset = copy, 0
-        shifted = self._shifts and _is_part(tensor, buffer)
+        shifted = self._shifts and not is_other and _is_part(tensor, buffer)
         if shifted:
             self.numbers.append((torch.int64, offset))
             offset = 0
         place = self._places.setdefault(buffer, len(self.buffers))
         if place == len(self.buffers):
             self.buffers.append(buffer)
-        operand = (place, dtype, size, stride, offset, buffer.shape, buffer.value is not None, shifted)
+        is_set = buffer.value is not None
+        operand = (place, dtype, size, stride, offset, buffer.shape, buffer.dtype, is_set, shifted)
         self.operands.append(operand)
         self.tensors.append(tensor)
         return operand
@@ -348,7 +352,7 @@ class _Read:
             buffer_of(tensor)  # says that it has no contents
         if tensor.dim() == 0 and tensor.device.type == "cpu":
             self.numbers.append((tensor.dtype, tensor.item()))
-            self.operands.append((-2, tensor.dtype, (), (), 0, (), True, False))
+            self.operands.append((-2, tensor.dtype, (), (), 0, (), tensor.dtype, True, False))
             self.tensors.append(tensor)
             return None
         if self.operator not in _TAKES_CPU_INDICES or tensor.device.type != "cpu":
@@ -475,8 +479,8 @@ def _trace(read: _Read, args: Sequence[Any], kwargs: dict[str, Any]) -> Operator
     args = tuple(argument(place, x) for place, x in enumerate(args))
     kwargs = {name: argument(name, x) for name, x in kwargs.items()}
     operands = [
-        Operand(array, dtype, View(tuple(size), stride, offset), shape, is_set, shifted)
-        for array, dtype, size, stride, offset, shape, is_set, shifted in read.operands
+        Operand(array, dtype, View(tuple(size), stride, offset), *storage)
+        for array, dtype, size, stride, offset, *storage in read.operands
     ]
     try:
         return OperatorProgram(read.operator, _computing(read), args, kwargs, operands)

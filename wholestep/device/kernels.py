@@ -219,10 +219,12 @@ def local_scalar(tensor: Tensor) -> Any:
 def clone(tensor: Tensor, memory_format: torch.memory_format | None = None) -> Tensor:
     """`Tensor.clone`: of a whole storage, the array itself."""
     tensor = resolved(tensor)
+    if EAGER.captures:
+        return call(aten.clone.default, tensor, memory_format=memory_format)
     same = memory_format in (None, torch.preserve_format) or tensor.is_contiguous(memory_format=memory_format)
     buffer = buffer_of(tensor)
     whole = tensor.is_contiguous() and math.prod(buffer.shape) == tensor.numel() and buffer.value is not None
-    if same and whole and not EAGER.captures:
+    if same and whole:
         result = empty(tensor.shape, tensor.dtype)
         buffer_of(result).take(buffer)
         return result

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import getitem
@@ -22,6 +23,7 @@ from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
+from wholestep.device.bits import reinterpreted
 from wholestep.device.buffer import Layout
 from wholestep.device.refusals import check_integers
 from wholestep.device.scalars import HALVES, number_dtype
@@ -66,6 +68,7 @@ class Operand(NamedTuple):
         dtype: of the tensor.
         view: where it lies in the storage.
         shape: of the array.
+        held: the dtype of the array's elements; another than the tensor's, of whose bytes it is a view.
         is_set: whether there is one; what was never written is no input.
         is_shifted: whether the view begins where an input says, a number, and not where its storage does.
     """
@@ -74,6 +77,7 @@ class Operand(NamedTuple):
     dtype: torch.dtype
     view: View
     shape: tuple[int, ...]
+    held: torch.dtype
     is_set: bool
     is_shifted: bool
 
@@ -231,14 +235,14 @@ class OperatorProgram:
         for operand in self._operands:
             if operand.array >= 0 and operand.array not in storages:
                 array = arrays[operand.array]
-                storages[operand.array] = jnp.zeros(operand.shape, carried(operand.dtype)) if array is None else array
+                storages[operand.array] = jnp.zeros(operand.shape, carried(operand.held)) if array is None else array
         rest = iter(numbers)
         inputs, starts = [], {}
         for place, (operand, dtype) in enumerate(zip(self._operands, self._dtypes, strict=True)):
             if operand.array < 0:
                 inputs.append(next(rest).astype(carried(dtype)))
                 continue
-            elements = storages[operand.array]
+            elements = _as_seen(storages[operand.array], operand)
             if operand.is_shifted:
                 starts[place] = next(rest)
                 elements = part(elements, starts[place], operand.view.span)
@@ -246,12 +250,13 @@ class OperatorProgram:
         with with_precision(self._precision):
             outputs = self._function.interpret(key, *inputs)
         for place, value in zip(self.written, outputs, strict=False):
-            array, _, view, *_ = self._operands[place]
+            operand = self._operands[place]
+            array, view = operand.array, operand.view
             if place in starts:
                 elements = put(part(storages[array], starts[place], view.span), view, value)
                 storages[array] = with_part(storages[array], elements, starts[place])
             else:
-                storages[array] = put(storages[array], view, value)
+                storages[array] = _as_held(put(_as_seen(storages[array], operand), view, value), operand)
         new = outputs[len(self.written) :]
         return [
             *(storages[array] for array in self.writes),
@@ -264,7 +269,7 @@ class OperatorProgram:
     def _check(self) -> None:
         """See now, and not when a recording runs, that XLA takes it."""
         arrays = {
-            operand.array: jax.ShapeDtypeStruct(operand.shape, carried(operand.dtype)) if operand.is_set else None
+            operand.array: jax.ShapeDtypeStruct(operand.shape, carried(operand.held)) if operand.is_set else None
             for operand in self._operands
             if operand.array >= 0
         }
@@ -359,6 +364,23 @@ def _returning(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
 def is_given(x: Any) -> bool:
     """For `tree_map`, to which a `Given` is a tuple like any other."""
     return isinstance(x, Given)
+
+
+def _as_seen(array: jax.Array, operand: Operand) -> jax.Array:
+    """A storage's array as elements of the tensor's dtype."""
+    if operand.held is operand.dtype:
+        return array
+    seen = reinterpreted(array, operand.held, operand.dtype)
+    assert seen is not None
+    return seen
+
+
+def _as_held(array: jax.Array, operand: Operand) -> jax.Array:
+    if operand.held is operand.dtype:
+        return array
+    held = reinterpreted(array, operand.dtype, operand.held)
+    assert held is not None
+    return held[: math.prod(operand.shape)].reshape(operand.shape)
 
 
 def _is_number(operand: Operand) -> bool:
