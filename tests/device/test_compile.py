@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from support import TOLERANCE, relative_error
 from torch import Tensor, library, nn
+from torch.nn.utils.parametrizations import weight_norm
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
 
@@ -441,3 +443,48 @@ def test_recurrent_cells(cell: nn.Module) -> None:
 
     moved = copy.deepcopy(cell).to("tpu")
     assert_close(run(torch.compile(moved), "tpu"), run(cell, "cpu"))
+
+
+class Constants(nn.Module):
+    """Of tensors that its code makes on the input's device, and of a list as an index."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        factors = torch.tensor([1.0, 2.0, 3.0], device=x.device)
+        return x[[1, 0]] * factors * self.scale + torch.tensor(2, device=x.device)
+
+
+class Bags(nn.Module):
+    """Of rows of a table."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.bags = nn.EmbeddingBag(5, 3, mode=mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        indices = torch.arange(4, device=x.device)
+        return self.bags(indices, indices[::2]) * x
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        Constants,
+        *(partial(Bags, mode) for mode in ("sum", "mean", "max")),
+        *(partial(lambda dim: weight_norm(nn.Linear(3, 2), dim=dim), dim) for dim in (0, 1, None)),
+    ],
+    ids=["constants", "sums", "means", "maxima", "weight norm 0", "weight norm 1", "weight norm of all"],
+)
+def test_on_the_device(make: Callable[[], nn.Module]) -> None:
+    module = make()
+
+    def run(module: nn.Module, device: str) -> list[Tensor]:
+        result = module(torch.linspace(-1, 1, 6).reshape(2, 3).to(device))
+        result.square().sum().backward()
+        return [each.detach().cpu() for each in (result, *(x.grad for x in module.parameters()))]
+
+    moved = copy.deepcopy(module).to("tpu")
+    assert_close(run(torch.compile(moved, fullgraph=True), "tpu"), run(module, "cpu"))

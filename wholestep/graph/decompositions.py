@@ -16,6 +16,7 @@ from wholestep.graph.linear_algebra import DECOMPOSITIONS as LINEAR_ALGEBRA
 from wholestep.graph.linear_cross_entropy import DECOMPOSITIONS as LINEAR_CROSS_ENTROPY
 from wholestep.graph.random import DECOMPOSITIONS as RANDOM
 from wholestep.graph.recurrent import DECOMPOSITIONS as RECURRENT
+from wholestep.graph.weight_norm import DECOMPOSITIONS as WEIGHT_NORM
 
 aten = torch.ops.aten
 
@@ -77,5 +78,5 @@ _DECOMPOSED = (
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """Operator -> the function that computes it of others."""
     core = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
-    ours = ATTENTION | CTC | FOREACH | LINEAR_ALGEBRA | LINEAR_CROSS_ENTROPY | RANDOM | RECURRENT
+    ours = ATTENTION | CTC | FOREACH | LINEAR_ALGEBRA | LINEAR_CROSS_ENTROPY | RANDOM | RECURRENT | WEIGHT_NORM
     return core | get_decompositions(_DECOMPOSED) | ours

@@ -15,9 +15,16 @@ from wholestep.xla.lowering.registry import Context, lowers, result_dtype
 aten = torch.ops.aten
 
 
+def filling(value: float, dtype: Any) -> jax.Array:
+    """What a tensor of this dtype is filled with, `[]`: of an integer beyond its 8 or 16 bits the last ones."""
+    if isinstance(value, int) and jnp.issubdtype(dtype, jnp.integer) and dtype.itemsize < 4:
+        value = np.int64(value).astype(dtype)
+    return jnp.asarray(value, dtype)
+
+
 @lowers(aten.full.default, aten.full_like.default, context=True)
 def full(ctx: Context, shape_or_like: object, value: float, **options: object) -> jax.Array:
-    return jnp.full(ctx.node.meta["val"].shape, value, result_dtype(ctx))
+    return jnp.broadcast_to(filling(value, result_dtype(ctx)), ctx.node.meta["val"].shape)
 
 
 @lowers(
@@ -38,7 +45,7 @@ def zeros(ctx: Context, *shape_or_like: object, **options: object) -> jax.Array:
 
 @lowers(aten.scalar_tensor.default, torch.ops.prims.scalar_tensor.default, context=True)
 def scalar_tensor(ctx: Context, value: float, **options: object) -> jax.Array:
-    return jnp.asarray(value, result_dtype(ctx))
+    return filling(value, result_dtype(ctx))
 
 
 @lowers(aten.arange.start_step, context=True)

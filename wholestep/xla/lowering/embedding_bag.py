@@ -28,7 +28,7 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> list[jax.Array]:
-    output, offset2bag, *_ = ctx.node.meta["val"]
+    output, *others = ctx.node.meta["val"]
     bags, width = output.shape
     bag = _bag_of(indices, offsets, bags)
     counts_at = _counted(indices, bag, padding_idx)
@@ -50,7 +50,9 @@ def embedding_bag(
         else:
             sizes = jnp.zeros_like(sizes)  # as PyTorch's, which does not count for a sum
         largest = sizes
-    return [values.astype(weight.dtype), bag[: offset2bag.shape[0]], sizes, largest.astype(jnp.int32)]
+    # Which of the rest has values depends on the device that PyTorch traces for.
+    rest = [x[: like.shape[0]] for x, like in zip((bag, sizes, largest.astype(jnp.int32)), others, strict=True)]
+    return [values.astype(weight.dtype), *rest]
 
 
 @lowers(aten._embedding_bag_backward.default, context=True)

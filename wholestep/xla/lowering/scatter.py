@@ -16,6 +16,7 @@ import torch
 from jax import lax
 
 from wholestep.errors import LoweringError
+from wholestep.xla.lowering.creation import filling
 from wholestep.xla.lowering.registry import lowers
 
 aten = torch.ops.aten
@@ -87,7 +88,8 @@ def index_copy(x: jax.Array, dim: int, index: jax.Array, source: jax.Array) -> j
 
 @lowers(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(x: jax.Array, dim: int, index: jax.Array, value: jax.Array | float) -> jax.Array:
-    return _write_slices(x, dim, index, jnp.asarray(value).astype(x.dtype), "set")
+    value = value.astype(x.dtype) if isinstance(value, jax.Array) else filling(value, x.dtype)
+    return _write_slices(x, dim, index, value, "set")
 
 
 @lowers(aten.index_reduce.default)
