@@ -422,3 +422,20 @@ def test_views_of_another_dtype(capture: bool) -> None:
 
     for ours, theirs in zip(run("tpu"), run("cpu"), strict=True):
         reference.assert_close(ours, theirs)
+
+
+def test_a_captured_step_in_another() -> None:
+    inner = wholestep.capture_step(lambda x: x * 2)
+    outer = wholestep.capture_step(lambda x: inner(x) + 1)
+    for call in range(5):
+        assert torch.equal(outer(numbers(3) + call).cpu(), (numbers(3).cpu() + call) * 2 + 1)
+
+
+def test_arguments_of_other_kinds() -> None:
+    step = wholestep.capture_step(lambda x, other: x * 2)
+    with pytest.raises(GraphError, match="given a set: it takes tensors"):
+        step(numbers(3), {1})
+    x = numbers(2)
+    step = wholestep.capture_step(torch.full_like)
+    for number in (0.0, 0.0, 0.0, -0.0, float("nan"), float("nan"), float("nan")):
+        assert torch.equal(step(x, number).cpu().view(torch.int32), torch.full((2,), number).view(torch.int32))
