@@ -416,8 +416,8 @@ def _seen(whole: Tensor, view: View) -> Tensor:
 
 def _record(step: Callable[..., Any], leaves: Sequence[Any], spec: TreeSpec) -> tuple[_Plan, Any]:
     """Run the step's Python and record what it calls."""
-    recording, surroundings = _CapturedRecording(), Surroundings(step)
     args, kwargs = tree_unflatten(leaves, spec)
+    recording, surroundings = _CapturedRecording(), Surroundings(step, args, kwargs)
     try:
         with EAGER.recorded(recording), _NoWritesOnCpu(), surroundings.seen():
             returned = tree_map(_of_its_own_dtype, step(*args, **kwargs))

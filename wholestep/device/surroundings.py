@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import dis
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -102,15 +103,22 @@ class Surroundings:
         own_changes: plain values that it changed, in words.
     """
 
-    def __init__(self, step: Callable[..., Any]) -> None:
+    def __init__(self, step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        """
+        Args:
+            step: the function, a method or anything else that is called.
+            args: with these, `self` among them.
+            kwargs: the same.
+        """
         self.own_changes: list[str] = []
         self._noted: list[_Noted] = []
         self._empty: list[tuple[str, Any]] = []
         self._known: dict[int, Any] = {}  # by identity, to be kept
         self._objects: list[Any] = []
         self._parameters: list[Tensor] = []
-        for function, owner in _functions(step):
-            self._note_function(function, owner)
+        for function, owners in _functions(step):
+            names = function.__code__.co_varnames
+            self._note_function(function, dict(zip(names, (*owners, *args), strict=False)) | kwargs)
 
     @contextlib.contextmanager
     def seen(self) -> Iterator[None]:
@@ -181,42 +189,62 @@ class Surroundings:
             if name != "state":  # of an optimizer: tensors
                 self._note_entries(f"{name} of {owner}" if isinstance(name, str) else owner, value, depth - 1)
 
-    def _note_function(self, function: FunctionType, owner: Any) -> None:
-        """What a function's code names: globals, variables around it, and attributes of the object that it belongs to
-        and of those that it names."""
-        label, names, space = function.__name__, _names(function.__code__), function.__globals__
-        self._note_names(label, [name for name in names if name in space], space)
-        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    def _note_function(self, function: FunctionType, arguments: dict[str, Any]) -> None:
+        """What a function's code reads: globals, variables around it, and attributes of them and of its arguments."""
+        code, label, space = function.__code__, function.__name__, function.__globals__
+        names, attributes = _reads(code)
+        found = {name: space[name] for name in names if name in space}
+        self._note_names(label, list(found), space)
+        cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
         self._noted.append(_Noted(label, cells.keys, lambda: map(_contents, cells.values())))
-        for x in (owner, *(space.get(name) for name in names), *map(_contents, cells.values())):
+        found |= arguments | {name: _contents(cell) for name, cell in cells.items()}
+        for name, x in found.items():
             self._note(x)
             if hasattr(x, "__dict__") and not isinstance(x, _NO_HOLDERS):
-                self._note_names(type(x).__name__, names, vars(x))
-                for name in names:
-                    self._note(vars(x).get(name))
+                read = list(dict.fromkeys(attributes.get(name, ())))
+                self._note_names(type(x).__name__, read, vars(x))
+                for attribute in read:
+                    self._note(vars(x).get(attribute))
 
     def _note_names(self, owner: str, names: Sequence[str], space: dict[str, Any]) -> None:
         self._noted.append(_Noted(owner, lambda: names, lambda: [space.get(name, _NOTHING) for name in names]))
 
 
-def _functions(step: Any) -> Iterator[tuple[FunctionType, Any]]:
-    """The functions that a step is, with the objects that they are methods of."""
+def _functions(step: Any) -> Iterator[tuple[FunctionType, tuple[Any, ...]]]:
+    """The functions that a step is, with the objects that they are methods of, or what else is given to them first."""
     if isinstance(step, functools.partial):
-        yield from _functions(step.func)
+        yield from ((function, (*first, *step.args)) for function, first in _functions(step.func))
     elif isinstance(step, MethodType):
-        yield from ((function, step.__self__) for function, _ in _functions(step.__func__))
+        yield from ((function, (step.__self__, *first)) for function, first in _functions(step.__func__))
     elif isinstance(step, FunctionType):
-        yield step, None
+        yield step, ()
         if hasattr(step, "__wrapped__"):
             yield from _functions(step.__wrapped__)
     elif isinstance(call := vars(type(step)).get("__call__"), FunctionType):
-        yield call, step
+        yield call, (step,)
 
 
-def _names(code: CodeType) -> list[str]:
-    """Globals and attributes that code names, with that of functions in it."""
-    inner = [name for constant in code.co_consts if isinstance(constant, CodeType) for name in _names(constant)]
-    return list(dict.fromkeys([*code.co_names, *inner]))
+def _reads(code: CodeType) -> tuple[list[str], dict[str, list[str]]]:
+    """The globals that code reads, with that of functions in it; and the attributes that it reads of any variable."""
+    names: list[str] = []
+    attributes: dict[str, list[str]] = {}
+    variable = None
+    for instruction in dis.get_instructions(code):
+        operation, value = instruction.opname, instruction.argval
+        if operation in ("LOAD_ATTR", "LOAD_METHOD") and variable is not None:
+            attributes.setdefault(variable, []).append(value)
+        variable = None
+        if operation.startswith(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST")):
+            variable = value[-1] if isinstance(value, tuple) else value
+            if operation.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
+                names.append(value)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            inner, of_inner = _reads(constant)
+            names += inner
+            for name, read in of_inner.items():
+                attributes.setdefault(name, []).extend(read)
+    return list(dict.fromkeys(names)), attributes
 
 
 def _contents(cell: Any) -> Any:
