@@ -26,7 +26,7 @@ def check_integers(
     dtypes: Sequence[torch.dtype],
     sizes: Sequence[Sequence[int]],
 ) -> None:
-    """Ask the CPU, by a call, whether the operator takes these tensors, if they are all of integers or truth values.
+    """Ask the CPU, by a call, whether an operator of PyTorch's takes these tensors, if all are of integers or booleans.
 
     Args:
         operator: for the error's text.
@@ -37,7 +37,11 @@ def check_integers(
     Raises:
         NotImplementedError: it does not.
     """
-    if not dtypes or any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes):
+    if (
+        operator.namespace != "aten"
+        or any(dtype.is_floating_point or dtype.is_complex for dtype in dtypes)
+        or not dtypes
+    ):
         return
     if sum(map(math.prod, sizes)) > _LARGE:
         sizes = [[min(n, 2) for n in size] for size in sizes]
