@@ -264,3 +264,23 @@ def test_checkpoint_draws_the_same_mask_again(use_reentrant: bool) -> None:
     for one, other in zip(*gradients, strict=True):
         assert_close(one, other)
     assert 10 < (gradients[0][0] == 0).sum() < 54
+
+
+@pytest.mark.usefixtures("eager_mode")
+def test_products_with_complex_numbers() -> None:
+    def run(device: str) -> Any:
+        pairs = numbers(4, 2, device=device).requires_grad_()
+        z = torch.view_as_complex(pairs * 1.5).mul_(1j) * (2 - 1j)
+        return z, torch.autograd.grad(z.abs().sum(), pairs)
+
+    same_on_both(run)
+
+
+@pytest.mark.usefixtures("eager_mode")
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss])
+def test_means_over_nothing(loss: Any) -> None:
+    def run(device: str) -> Any:
+        x = torch.empty(0, 3, device=device, requires_grad=True)
+        return torch.autograd.grad(loss(x, torch.zeros(0, 3, device=device)), x)
+
+    same_on_both(run)

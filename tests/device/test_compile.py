@@ -488,3 +488,19 @@ def test_on_the_device(make: Callable[[], nn.Module]) -> None:
 
     moved = copy.deepcopy(module).to("tpu")
     assert_close(run(torch.compile(moved, fullgraph=True), "tpu"), run(module, "cpu"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "tpu"])
+@pytest.mark.parametrize(
+    "function", [lambda x: x[x > 0], torch.nonzero, torch.unique], ids=["mask", "nonzero", "unique"]
+)
+def test_shapes_that_values_decide(function: Callable[[Tensor], Tensor], device: str) -> None:
+    def called(x: Tensor) -> Tensor:
+        return function(x) + 1
+
+    with pytest.raises(LoweringError, match=r"test_compile.py:\d+: the shape of what .* values"):
+        compiled(called)(torch.arange(3.0, device=device))
+
+
+def test_options_of_another_compiler() -> None:
+    agree(lambda x: x * 2, torch.ones(3), mode="reduce-overhead")

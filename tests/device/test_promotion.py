@@ -304,3 +304,20 @@ def test_fills_of_narrow_integers() -> None:
         return [x.masked_fill(x > 1, -1), x.index_fill(0, first, -1), torch.full_like(x, -1), torch.where(x > 1, x, -1)]
 
     same_on_both(run)
+
+
+def test_writes_of_another_kind() -> None:
+    def run(device: str) -> Any:
+        def tensors() -> list[Tensor]:
+            return [torch.ones(2, dtype=dtype, device=device) for dtype in (torch.int8, torch.float16, torch.complex64)]
+
+        others: list[Any] = [2, 1.5, torch.tensor(3, device=device), torch.tensor(1.5, device=device), tensors()[2]]
+        writes = [Tensor.mul_, Tensor.add_, Tensor.sub_]
+        return [
+            attempt(lambda: write(tensors()[i], other))  # noqa: B023
+            for write in writes
+            for other in others
+            for i in range(3)
+        ]
+
+    same_on_both(run)

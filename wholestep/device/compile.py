@@ -26,10 +26,11 @@ from wholestep.device.buffer import over_array
 from wholestep.device.graph_breaks import report_graph_breaks
 from wholestep.device.random import GENERATOR
 from wholestep.device.transfer import draw_key, from_jax, to_jax
-from wholestep.errors import LoweringError
+from wholestep.errors import DataDependentError, LoweringError
 from wholestep.graph.decompositions import decompositions
 from wholestep.graph.random import is_random, number_draws
 from wholestep.graph.step import graph_module
+from wholestep.graph.trace import unknown_shape
 from wholestep.xla.function import GraphFunction
 
 _LINE = re.compile(r'File "(.+)", line (\d+)')
@@ -47,14 +48,18 @@ class CompileError(LoweringError, ShortenTraceback):
         ShortenTraceback.__init__(self, message, first_useful_frame=frame)
 
 
-def wholestep(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def wholestep(module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """What `torch.compile(..., backend="wholestep")`, which finds it as an entry point, calls for each graph that it
     records.
 
     Shapes are static: another shape is another program, also where PyTorch proposes a symbolic size.
 
+    Args:
+        options: `mode` and `options` of `torch.compile`, which are for PyTorch's own compiler.
+
     Raises:
-        CompileError: operators of the graph or of its gradient have no lowering; all of them.
+        CompileError: operators of the graph or of its gradient have no lowering; all of them. Or a result's shape
+            depends on values.
     """
     report_graph_breaks("wholestep")  # again: torch._logging.set_logs ends it
     for value in inputs:
@@ -63,7 +68,7 @@ def wholestep(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., An
         # Programs leave the arrays they are given as they are, so a graph can be kept for another backward pass.
         with functorch_config.patch(donated_buffer=False):
             return _autograd(module, inputs)
-    except LoweringError as error:
+    except (LoweringError, DataDependentError) as error:
         raise CompileError(str(error), inspect.currentframe()) from error
 
 
@@ -152,8 +157,19 @@ def _labelled(module: fx.GraphModule, results: Sequence[fx.Node]) -> fx.GraphMod
             "line": f"{Path(lines[-1][0]).name}:{lines[-1][1]}" if lines else "",
             "backward": bool(node.meta.get("autograd_backward")),
         }
+        if _has_unknown_shape(node):
+            raise unknown_shape(node.meta["line"] or "in PyTorch", node.target)
     number_draws(graph.nodes)
     return graph_module(module, graph)
+
+
+def _has_unknown_shape(node: fx.Node) -> bool:
+    """Whether values decide the shape of its result."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target is torch.ops.aten.index.Tensor:
+        return any(index is not None and index.meta["val"].dtype == torch.bool for index in node.args[1])
+    return torch.Tag.dynamic_output_shape in node.target.tags
 
 
 def _specialize(value: Any) -> None:

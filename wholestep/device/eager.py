@@ -167,7 +167,7 @@ class Recording(Unmade):
         def run(words: jax.Array, numbers: Sequence[jax.Array], *given: jax.Array) -> list[jax.Array]:
             values: list[jax.Array] = []
             draws = iter(words)
-            by_kind = [iter(numbers[0]), iter(numbers[1])]
+            by_kind = [*map(iter, numbers)]
             kind = iter(kinds)
             for entry in entries:
                 inputs = [None if i is None else values[i] if i >= 0 else given[-1 - i] for i in entry.inputs]
@@ -185,11 +185,12 @@ class Recording(Unmade):
 
     def arguments(self) -> tuple[Any, ...]:
         """What the function is called with."""
-        by_kind: tuple[list[float], list[float]] = ([], [])
+        by_kind: tuple[list[Any], ...] = ([], [], [])
         for dtype, value in self.numbers:
             by_kind[_kind(dtype)].append(value)
         words = np.stack(self.draws) if self.draws else np.zeros((0, 2), np.uint32)
-        return words, (np.asarray(by_kind[0], np.float32), np.asarray(by_kind[1], np.int32)), *self.given
+        numbers: list[np.ndarray] = [np.asarray(each, dtype) for each, dtype in zip(by_kind, _KINDS, strict=True)]
+        return words, numbers, *self.given
 
     def see(self, tensors: Sequence[torch.Tensor | None]) -> None:
         """Hear which tensors an operator is given; a captured step is to know."""
@@ -331,8 +332,12 @@ def flush() -> None:
     EAGER.flush("wholestep.flush")
 
 
+# In which a recording is given its numbers.
+_KINDS = (np.float32, np.int32, np.complex64)
+
+
 def _kind(dtype: torch.dtype) -> int:
-    return 0 if dtype.is_floating_point else 1
+    return 2 if dtype.is_complex else int(not dtype.is_floating_point)
 
 
 def _number_array(dtype: torch.dtype, value: float) -> jax.Array:

@@ -7,7 +7,6 @@ views, is part of the program, so that XLA fuses it.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from torch import Tensor, fx
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
@@ -400,15 +400,21 @@ def _dtype(operand: Operand, operands: Sequence[Operand]) -> torch.dtype:
 
 # Of these, PyTorch does not check for fake tensors that the result can be cast to the tensor that is written.
 _CHECKED = {
-    *(aten.mul_.Tensor, aten.addcmul_.default, aten.addcdiv_.default, aten.pow_.Tensor, aten.remainder_.Tensor),
+    *(
+        aten.add_.Tensor,
+        aten.sub_.Tensor,
+        aten.mul_.Tensor,
+        aten.addcmul_.default,
+        aten.addcdiv_.default,
+        aten.pow_.Tensor,
+        aten.remainder_.Tensor,
+    ),
     *(aten.fmod_.Tensor, aten.atan2_.default),
 }
 
 
 def _check_written(operator: torch._ops.OpOverload, tensor: Tensor, operands: Sequence[Tensor]) -> None:
-    result = functools.reduce(
-        torch.promote_types, [operand.dtype for operand in operands if operand.dim()], tensor.dtype
-    )
+    _, result = elementwise_dtypes(*operands, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
     if operator in _CHECKED and not torch.can_cast(result, tensor.dtype):
         raise RuntimeError(f"{operator}: result type {result} can't be cast to the output type {tensor.dtype}")
     if tensor.numel() and any(n > 1 and step == 0 for n, step in zip(tensor.shape, tensor.stride(), strict=True)):

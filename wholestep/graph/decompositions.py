@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 from wholestep.graph.attention_modules import DECOMPOSITIONS as ATTENTION
@@ -74,9 +75,31 @@ _DECOMPOSED = (
 )
 
 
+# Gradients of means, whose rules divide by the number of elements.
+_DIVIDING_BY_SIZE = (aten.mse_loss_backward, aten.smooth_l1_loss_backward, aten.huber_loss_backward)
+
+
+def _of_any_size(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule, which there is no element to compute by for an empty batch."""
+
+    @functools.wraps(rule)
+    def gradient(grad: Tensor, x: Tensor, *args: Any, **into: Tensor) -> Tensor:
+        if x.numel():
+            return rule(grad, x, *args, **into)
+        return next(iter(into.values()), torch.zeros_like(x))
+
+    return gradient
+
+
 @functools.cache
 def decompositions() -> dict[torch._ops.OperatorBase, Callable[..., Any]]:
     """Operator -> the function that computes it of others."""
     core = {op: rule for op, rule in core_aten_decompositions().items() if op not in _LOWERED_WHOLE}
     ours = ATTENTION | CTC | FOREACH | LINEAR_ALGEBRA | LINEAR_CROSS_ENTROPY | RANDOM | RECURRENT | WEIGHT_NORM
-    return core | get_decompositions(_DECOMPOSED) | ours
+    rules = core | get_decompositions(_DECOMPOSED) | ours
+    return rules | {op: _of_any_size(rules[op]) for packet in _DIVIDING_BY_SIZE for op in _known(packet, rules)}
+
+
+def _known(packet: torch._ops.OpOverloadPacket, rules: dict[Any, Any]) -> list[torch._ops.OpOverload]:
+    overloads = [getattr(packet, name) for name in packet.overloads()]
+    return [op for op in overloads if op in rules]

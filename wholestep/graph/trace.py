@@ -175,6 +175,18 @@ def _fake(inputs: Sequence[Any]) -> Sequence[Any]:
     return tree_map_only(Tensor, FakeTensorMode().from_tensor, inputs)
 
 
+def unknown_shape(line: str, operator: torch._ops.OpOverload) -> DataDependentError:
+    """What to say of an operator whose result has the shape that values decide."""
+    remedy = _FIXED_SHAPES.get(
+        operator.overloadpacket,
+        "torch.where(mask, x, 0) keeps all elements and ignores some, torch.topk keeps a fixed number of them",
+    )
+    return DataDependentError(
+        f"{line}: the shape of what {operator} returns depends on the values of a tensor, and a program's shapes are "
+        f"fixed; {remedy}"
+    )
+
+
 def _data_dependent(error: RuntimeError) -> DataDependentError | None:
     """What it says of a program, if it is that values decide."""
     called = [
@@ -184,14 +196,7 @@ def _data_dependent(error: RuntimeError) -> DataDependentError | None:
     ]
     line = called[-1] if called else "in PyTorch"
     if isinstance(error, DynamicOutputShapeException):
-        remedy = _FIXED_SHAPES.get(
-            error.func.overloadpacket,
-            "torch.where(mask, x, 0) keeps all elements and ignores some, torch.topk keeps a fixed number of them",
-        )
-        return DataDependentError(
-            f"{line}: the shape of what {error.func} returns depends on the values of a tensor, and a program's shapes "
-            f"are fixed; {remedy}"
-        )
+        return unknown_shape(line, error.func)
     if isinstance(error, DataDependentOutputException) or any(text in str(error) for text in _READS_MEMORY):
         return DataDependentError(
             f"{line}: Python asks for a value of a tensor (.item(), float(), if, .numpy()), and the program has values "

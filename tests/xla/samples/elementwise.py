@@ -183,7 +183,7 @@ ROWS = [
     *(row(aten.pow.Tensor_Scalar, f32(5), y) for y in (2, 3, 0, -1, -2, 2.0)),
     *(row(aten.pow.Tensor_Scalar, f32(5).abs(), y) for y in (0.5, -0.5, 1.7)),
     *(row(aten.pow.Tensor_Scalar, x, 2) for x in (bf16(4), i64(4), flags(4), SPECIAL)),
-    row(aten.pow.Tensor_Scalar, i64(4, low=1), 0.5),
+    *(row(aten.pow.Tensor_Scalar, x, y) for x in (SPECIAL, i64(4, low=1)) for y in (0.5, -0.5)),
     *(row(aten.pow.Scalar, base, y) for base, y in [(2, f32(4)), (0.5, i64(4)), (3, i64(4, low=0)), (2, bf16(4))]),
     row(aten.pow.Tensor_Tensor, f32(3, 4).abs(), f32(4)),
     row(aten.pow.Tensor_Tensor, bf16(4).abs(), f32()),

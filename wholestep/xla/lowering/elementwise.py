@@ -148,6 +148,8 @@ def _scaled_sum(x: jax.Array, y: Any, alpha: float) -> jax.Array:
 
 @elementwise(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def power(x: Any, y: Any) -> jax.Array:
+    if isinstance(y, float) and abs(y) == 0.5:  # as PyTorch: of -inf no number
+        return lax.sqrt(x) if y > 0 else lax.rsqrt(x)
     if isinstance(y, (int, float)) and float(y).is_integer():
         return lax.integer_pow(x, int(y))
     if not (isinstance(y, jax.Array) and jnp.issubdtype(y.dtype, jnp.integer)):
