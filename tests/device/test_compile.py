@@ -504,3 +504,30 @@ def test_shapes_that_values_decide(function: Callable[[Tensor], Tensor], device:
 
 def test_options_of_another_compiler() -> None:
     agree(lambda x: x * 2, torch.ones(3), mode="reduce-overhead")
+
+
+@pytest.mark.parametrize("device", ["cpu", "tpu"])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.split([1, 3]), torch.unbind, lambda x: (x.view(2, 2).t(), x[1:]), lambda x: (x, x.view(4))],
+    ids=["split", "unbind", "views", "itself"],
+)
+def test_views_of_inputs(function: Callable[[Tensor], Any], requires_grad: bool, device: str) -> None:
+    x = torch.zeros(4, device=device, requires_grad=requires_grad)
+    views = compiled(function)(x)
+    with torch.no_grad():
+        x.add_(1)
+        values = [view.cpu() for view in views]
+    for view, value, wanted in zip(views, values, function(x), strict=True):
+        assert torch.equal(value, torch.ones(view.shape)), "a copy"
+        assert (view.shape, view.stride(), view.storage_offset()) == (
+            wanted.shape,
+            wanted.stride(),
+            wanted.storage_offset(),
+        )
+    if requires_grad:
+        first, *_ = compiled(function)(x)
+        assert torch.equal(
+            torch.autograd.grad(first.sum(), x)[0].cpu(), torch.autograd.grad(function(x)[0].sum(), x)[0].cpu()
+        )

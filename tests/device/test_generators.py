@@ -62,3 +62,11 @@ def test_captured_steps_refuse_one() -> None:
     step()
     with pytest.raises(GraphError, match="leave `generator` out"):
         step()
+
+
+def test_a_loader_under_the_device() -> None:
+    with torch.device("tpu"):
+        batches = [batch.tolist() for batch in torch.utils.data.DataLoader([1, 2, 3], 2)]
+        drawn = torch.empty(1000, dtype=torch.int64).random_()
+    assert batches == [[1, 2], [3]]
+    assert drawn.min() >= 0 and drawn.max() > 2**30

@@ -321,3 +321,19 @@ def test_writes_of_another_kind() -> None:
         ]
 
     same_on_both(run)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32], ids=str)
+def test_powers_of_integers(dtype: torch.dtype) -> None:
+    def run(device: str) -> Any:
+        x, y = (torch.tensor(each, device=device).to(dtype) for each in ([3, 7, 2, 0, 1, 5], [100, 65, 0, 64, 3, 31]))
+        return [x**y, 3**y, x**100, torch.pow(x[:1], y)]
+
+    same_on_both(run)
+
+
+def test_powers_of_two_in_16_bits_are_exact() -> None:
+    x = torch.arange(-5.0, 6.0)
+    for dtype in (torch.bfloat16, torch.float16):
+        assert torch.equal(torch.exp2(x.to(dtype).to("tpu")).cpu().float(), torch.exp2(x))
+        assert torch.equal(torch.log2(torch.exp2(x).to(dtype).to("tpu")).cpu().float(), x)

@@ -426,3 +426,37 @@ def test_a_part_that_is_read_where_it_is_written(eager_mode: str) -> None:
         return x
 
     same_on_both(run)
+
+
+TWO: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    **{
+        name: getattr(Tensor, f"{name}_")
+        for name in ("add", "mul", "pow", "remainder", "floor_divide", "fmod", "hypot")
+    },
+    **{name: getattr(Tensor, f"{name}_") for name in ("clamp_min", "logical_and", "eq", "atan2", "copysign", "xlogy")},
+    "clamp": lambda x, y: x.clamp_(min=y),
+    "addcmul": lambda x, y: x.addcmul_(y, y),
+    "masked_fill": lambda x, y: x.masked_fill_(y > 0, 1.0),
+}
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("name", TWO)
+def test_what_is_written_does_not_grow(name: str) -> None:
+    base = numbers(6, device="tpu")
+    for _ in range(2):  # fake tensors remember the first time
+        with pytest.raises(RuntimeError, match="broadcast shape"):
+            TWO[name](base[:2], numbers(3, 2, device="tpu"))
+    assert base.shape == (6,) and torch.equal(base.cpu(), numbers(6))
+
+
+def test_out_of_shapes_that_values_decide() -> None:
+    def run(device: str) -> Any:
+        x, empty = torch.tensor([0.0, 1.0, 2.0], device=device), torch.empty(0, dtype=torch.int64, device=device)
+        places = torch.full((2, 1), 7, device=device)
+        found = torch.full((2,), 7.0, device=device)
+        assert torch.nonzero(x, out=places) is places and torch.nonzero(x, out=empty) is empty
+        torch.masked_select(x, x > 0, out=found)
+        return places.flatten(), empty.flatten(), found
+
+    same_on_both(run)

@@ -19,6 +19,7 @@ from torch._functorch import config as functorch_config
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._guards import TracingContext
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.checkpoint import CheckpointPolicy
 
 from wholestep.device import exchange
@@ -86,8 +87,9 @@ class Compiled:
         """
         self._inputs = module.graph.find_nodes(op="placeholder")
         self._results = _results(module)
-        self._computed = _computed(self._results)
         self._shown = _computed(self._results[:shown])
+        self._views = _views(self._shown, self._inputs)
+        self._computed = [node for node in _computed(self._results) if node not in self._views]
         self._function = GraphFunction(_labelled(module, self._computed))
 
     def __call__(self, *args: Any) -> list[Any]:
@@ -105,6 +107,9 @@ class Compiled:
             tensor = from_jax(array, like.dtype)
             given[node] = tensor.clone() if tensor.data_ptr() in taken else tensor
             taken.add(tensor.data_ptr())
+        for node, owner in self._views.items():
+            like = node.meta["val"]
+            given[node] = given[owner].as_strided(like.shape, like.stride(), like.storage_offset())
         for node in self._shown:
             given[node] = _strided(given[node], node.meta["val"])
         return [given[result] if isinstance(result, fx.Node) else result for result in self._results]
@@ -131,6 +136,22 @@ def _computed(results: Sequence[Any]) -> list[fx.Node]:
     """The nodes among these, each once, that are not inputs."""
     nodes = [result for result in results if isinstance(result, fx.Node)]
     return list(dict.fromkeys(node for node in nodes if node.op != "placeholder"))
+
+
+def _views(results: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """The results that are views of an input -> that. Of the several views that one operator gives, PyTorch makes no
+    views itself."""
+    owners = {
+        StorageWeakRef(node.meta["val"].untyped_storage()): node
+        for node in inputs
+        if isinstance(node.meta["val"], Tensor)
+    }
+    found = {node: owners.get(StorageWeakRef(node.meta["val"].untyped_storage())) for node in results}
+    return {
+        node: owner
+        for node, owner in found.items()
+        if owner is not None and owner.meta["val"].dtype is node.meta["val"].dtype
+    }
 
 
 def _strided(tensor: Tensor, like: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from wholestep.device.buffer import Buffer, buffer_of, tensor_over
 from wholestep.device.composed import COMPOSED
 from wholestep.device.eager import EAGER, Number, user_line
 from wholestep.device.fused_optimizers import FUSED
-from wholestep.device.operator import Given, Operand, OperatorProgram, is_given
+from wholestep.device.operator import Given, Operand, OperatorProgram, does_not_fit, is_given
 from wholestep.device.random import GENERATOR
 from wholestep.device.scalars import changing_number, with_tensor
 from wholestep.device.strides import View, part, span, with_part
@@ -103,7 +103,11 @@ class Operation:
             return self.operator.redispatch(_CPU, *args, **kwargs)
         if program.resizes:
             for place, size in program.resizes:
-                aten.resize_.default(read.tensors[place], size)
+                target = read.tensors[place]
+                assert target is not None
+                if sum(tensor is target for tensor in read.tensors) > 1:  # it is read too
+                    raise does_not_fit(self.operator, target.shape, size)
+                aten.resize_.default(target, size)
             return self(*args, **kwargs)
         if quick is not None:
             self._programs_in_short[quick[0]] = program
@@ -430,8 +434,14 @@ def resolved(tensor: Tensor) -> Tensor:
 def on_host(operator: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Compute an operator on the CPU, where only values tell what shape its result has; its results on the device."""
     EAGER.flush(f"{operator} needs values")
-    args, kwargs = tree_map(_to_cpu, (args, kwargs))
-    return tree_map(lambda x: x.to("tpu") if isinstance(x, Tensor) else x, operator(*args, **kwargs))
+    moved, named = tree_map(_to_cpu, (args, kwargs))
+    results = tree_map(lambda x: x.to("tpu") if isinstance(x, Tensor) else x, operator(*moved, **named))
+    outs = [kwargs[argument.name] for argument in operator._schema.arguments if argument.is_out]
+    if not outs:
+        return results
+    for out, result in zip(outs, tree_leaves(results), strict=True):
+        out.resize_(result.shape).copy_(result)
+    return outs[0] if len(outs) == 1 else tuple(outs)
 
 
 def _to_cpu(x: Any) -> Any:

@@ -134,7 +134,7 @@ class OperatorProgram:
         # Now, since a recording may run after PyTorch's settings have changed.
         self._dtypes = [_dtype(operand, operands) for operand in operands]
         self._precision = torch.get_float32_matmul_precision()
-        written = _written(operator, args, kwargs)
+        written, outs = _written(operator, args, kwargs), _written(operator, (), kwargs)
         if any(operands[i].array < 0 for i in written):
             raise RuntimeError(
                 f"{operator}: writes into a CPU tensor what it computes of tpu tensors; move one of them"
@@ -161,6 +161,9 @@ class OperatorProgram:
                 else:
                     leaves.append(leaf)
             self.resizes = [(i, copies[i].shape) for i in written if copies[i].shape != given[i].shape]
+            for place, shape in self.resizes:
+                if place not in outs:
+                    raise does_not_fit(operator, given[place].shape, shape)
             self.results = [(Layout.of(x.shape, x.stride()), x.dtype) for x in outputs]
             return [*(copies[i] for i in written), *outputs]
 
@@ -180,6 +183,8 @@ class OperatorProgram:
                         _check_written(operator, fakes[place], fakes)
                     # Where values decide, tracing says so.
                     with contextlib.suppress(DynamicOutputShapeException):
+                        if compute is operator:
+                            _check_size(operator, args, kwargs, fakes)
                         if compute is operator and _is_lowered(operator):
                             single = _single(operator, args, kwargs, fakes, function(*fakes))
                             if single is not None:
@@ -342,6 +347,24 @@ def _single(
     return graph_module(torch.nn.Module(), graph)
 
 
+def _check_size(
+    operator: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], fakes: Sequence[Tensor]
+) -> None:
+    """See that what is written has the size of what is computed: fake tensors would become larger, or not say."""
+    functional = _returning(operator)
+    if functional is None or functional is operator:
+        return
+    args, kwargs = tree_map(lambda x: fakes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given)
+    result = functional(*args, **kwargs)
+    if isinstance(result, Tensor) and isinstance(args[0], Tensor) and result.shape != args[0].shape:
+        raise does_not_fit(operator, args[0].shape, result.shape)
+
+
+def does_not_fit(operator: torch._ops.OpOverload, shape: torch.Size, wider: torch.Size) -> RuntimeError:
+    """What to say of a tensor that is to be written and is smaller than what is computed."""
+    return RuntimeError(f"{operator}: output with shape {list(shape)} doesn't match the broadcast shape {list(wider)}")
+
+
 def _is_lowered(operator: torch._ops.OpOverload) -> bool:
     functional = _returning(operator)
     return functional in LOWERINGS and functional not in decompositions()
@@ -353,12 +376,13 @@ def _returning(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
         return operator
     name = operator._schema.name.removeprefix("aten::")
     packet = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
-    functional = getattr(packet, operator._overloadname, None)
-    if functional is None:
+    if packet is None:
         return None
-    # `pow.Scalar`, a number to the power of a tensor, is not what `pow_.Scalar` is.
-    same = [str(x.type) for x in functional._schema.arguments] == [str(x.type) for x in operator._schema.arguments]
-    return functional if same else None
+    # Overloads have other names there: of `pow_.Tensor` it is `pow.Tensor_Tensor`.
+    types = [str(x.type) for x in operator._schema.arguments]
+    overloads = [getattr(packet, overload) for overload in packet.overloads()]
+    same = (each for each in overloads if [str(x.type) for x in each._schema.arguments] == types)
+    return next((each for each in same if not each._schema.is_mutable), None)
 
 
 def is_given(x: Any) -> bool:

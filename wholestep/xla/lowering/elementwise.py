@@ -14,6 +14,12 @@ from wholestep.xla.lowering.registry import HALVES, Context, cast, elementwise, 
 
 aten = torch.ops.aten
 
+
+def _in_fp32(function: Callable[..., Any]) -> Callable[..., Any]:
+    """It, of 16-bit floats rounded once: JAX makes it of several operations."""
+    return lambda x: function(x.astype(jnp.float32)).astype(x.dtype) if x.dtype in HALVES else function(x)
+
+
 _UNARY: dict[Any, Callable[..., Any]] = {
     aten.abs.default: jnp.abs,
     aten.acos.default: jnp.arccos,
@@ -28,14 +34,14 @@ _UNARY: dict[Any, Callable[..., Any]] = {
     aten.erf.default: lax.erf,
     aten.erfinv.default: lax.erf_inv,
     aten.exp.default: jnp.exp,
-    aten.exp2.default: jnp.exp2,
+    aten.exp2.default: _in_fp32(jnp.exp2),
     aten.expm1.default: jnp.expm1,
     aten.isinf.default: jnp.isinf,
     aten.isnan.default: jnp.isnan,
     aten.log.default: jnp.log,
-    aten.log10.default: jnp.log10,
+    aten.log10.default: _in_fp32(jnp.log10),
     aten.log1p.default: jnp.log1p,
-    aten.log2.default: jnp.log2,
+    aten.log2.default: _in_fp32(jnp.log2),
     aten.logical_not.default: jnp.logical_not,
     aten.neg.default: jnp.negative,
     aten.reciprocal.default: jnp.reciprocal,
@@ -157,7 +163,18 @@ def power(x: Any, y: Any) -> jax.Array:
     # Integers: what is below one in size becomes 0.
     x = jnp.asarray(x, y.dtype)
     inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (y & 1), 0))
-    return jnp.where(y < 0, inverse, jnp.power(x, jnp.maximum(y, 0))).astype(y.dtype)
+    return jnp.where(y < 0, inverse, _whole_power(x, y)).astype(y.dtype)
+
+
+def _whole_power(x: jax.Array, y: jax.Array) -> jax.Array:
+    """By squares, of all bits of the exponent; JAX's own is of the last six."""
+
+    def bit(place: int, state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        product, square = state
+        return jnp.where((y >> place) & 1, product * square, product), square * square
+
+    x, y = jnp.broadcast_arrays(x, y)
+    return lax.fori_loop(0, jnp.iinfo(y.dtype).bits, bit, (jnp.ones_like(x), x))[0]
 
 
 @elementwise(aten.ldexp.Tensor)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 from jax import lax
 from torch.utils._pytree import tree_leaves
@@ -177,8 +178,9 @@ def _integers(ctx: Context, low: int, high: int) -> jax.Array:
         raise LoweringError(
             f"{ctx.node.target} draws integers in [{low}, {high}), and programs carry integers in 32 bits"
         )
-    # `high` itself need not fit.
-    drawn = draw(ctx, lambda key, shape: low + jax.random.randint(key, shape, 0, high - low, jnp.uint32).astype(int))
+    # `high` itself need not fit; of all 32 bits the last number is missing.
+    count = np.uint32(min(high - low, 2**32 - 1))
+    drawn = draw(ctx, lambda key, shape: low + jax.random.randint(key, shape, 0, count, jnp.uint32).astype(int))
     return drawn.astype(result_dtype(ctx))
 
 
