@@ -531,3 +531,13 @@ def test_views_of_inputs(function: Callable[[Tensor], Any], requires_grad: bool,
         assert torch.equal(
             torch.autograd.grad(first.sum(), x)[0].cpu(), torch.autograd.grad(function(x)[0].sum(), x)[0].cpu()
         )
+
+
+@pytest.mark.parametrize("device", ["cpu", "tpu"])
+def test_views_that_are_conjugated(device: str) -> None:
+    def function(x: Tensor) -> Any:
+        return x.conj().split([1, 2])
+
+    x = torch.tensor([1 + 2j, 3 - 1j, 2j], device=device)
+    for got, wanted in zip(compiled(function)(x), function(x), strict=True):
+        assert torch.equal(got.cpu().resolve_conj(), wanted.cpu().resolve_conj())

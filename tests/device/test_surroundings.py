@@ -27,6 +27,7 @@ class Model(nn.Module):
         self.scales = nn.ParameterDict({"a": nn.Parameter(torch.full((2,), 0.5))})
         self.register_buffer("shift", None)
         self.settings = SimpleNamespace(power=2, nested={"factors": [1.0, 2.0]})
+        self.state = {"bias": 0.5}
         self.activation = torch.tanh
         self.temperature = 1.0
 
@@ -34,7 +35,7 @@ class Model(nn.Module):
         x = self.activation(self.head(self.layers(x))) / self.temperature
         for scale in self.scales.values():
             x = x + scale
-        x = x if self.shift is None else x + self.shift
+        x = self.state["bias"] + (x if self.shift is None else x + self.shift)
         factors = self.settings.nested["factors"]
         return sum(factors) * x.pow(self.settings.power)
 
@@ -87,6 +88,7 @@ CHANGES: dict[str, Callable[[Trainer], Any]] = {
     "function": lambda trainer: setattr(trainer.model, "activation", torch.sin),
     "namespace": lambda trainer: setattr(trainer.model.settings, "power", 4),
     "nested": lambda trainer: trainer.model.settings.nested["factors"].append(3.0),
+    "entry": lambda trainer: trainer.model.state.update(bias=1.0),
     "layer": lambda trainer: trainer.model.layers.__setitem__(2, nn.ReLU()),
     "more layers": lambda trainer: trainer.model.layers.append(nn.Tanh()),
     "more parameters": lambda trainer: trainer.model.scales.update({"b": nn.Parameter(torch.ones(2, device="tpu"))}),

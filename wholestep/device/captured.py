@@ -78,8 +78,8 @@ def capture_step(step: Callable[..., Any]) -> Callable[..., Any]:
             leaves, key = given, (True, _key(given, spec))
         if (known := plans.get(key)) is not None:
             change = known.surroundings.change()
-            if change is not None and change not in told:
-                told.add(change)
+            if change is not None and (what := change.partition(" (from ")[0]) not in told:
+                told.add(what)
                 _LOG.warning(
                     "a captured step starts anew, for another %s; what changes often is to be an argument, or a tensor "
                     "on the device",

@@ -147,11 +147,13 @@ def _views(results: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> dict[fx.Nod
         if isinstance(node.meta["val"], Tensor)
     }
     found = {node: owners.get(StorageWeakRef(node.meta["val"].untyped_storage())) for node in results}
-    return {
-        node: owner
-        for node, owner in found.items()
-        if owner is not None and owner.meta["val"].dtype is node.meta["val"].dtype
-    }
+    return {node: owner for node, owner in found.items() if owner is not None and _bits(owner) == _bits(node)}
+
+
+def _bits(node: fx.Node) -> tuple[torch.dtype, bool, bool]:
+    """How a node's elements follow from what memory holds."""
+    value = node.meta["val"]
+    return value.dtype, value.is_conj(), value.is_neg()
 
 
 def _strided(tensor: Tensor, like: Tensor) -> Tensor:

@@ -146,10 +146,8 @@ class OperatorProgram:
             outputs.clear()
             leaves.clear()
             copies = [x.clone() if i in written else x for i, x in enumerate(given)]
-            filled = tree_map(
-                lambda x: copies[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given
-            )
-            result = compute(*filled[0], **filled[1])
+            given_args, given_kwargs = _filled((args, kwargs), copies)
+            result = compute(*given_args, **given_kwargs)
             flat, self.spec = tree_flatten(result)
             for leaf in flat:
                 same = next((i for i in written if leaf is copies[i]), None)
@@ -168,10 +166,8 @@ class OperatorProgram:
             return [*(copies[i] for i in written), *outputs]
 
         def on_cpu(tensors: Sequence[Tensor]) -> Any:
-            filled = tree_map(
-                lambda x: tensors[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given
-            )
-            return operator(*filled[0], **filled[1])
+            given_args, given_kwargs = _filled((args, kwargs), tensors)
+            return operator(*given_args, **given_kwargs)
 
         def traced() -> fx.GraphModule:
             check_integers(operator, on_cpu, self._dtypes, [operand.view.size for operand in operands])
@@ -185,10 +181,10 @@ class OperatorProgram:
                     with contextlib.suppress(DynamicOutputShapeException):
                         if compute is operator:
                             _check_size(operator, args, kwargs, fakes)
-                        if compute is operator and _is_lowered(operator):
-                            single = _single(operator, args, kwargs, fakes, function(*fakes))
-                            if single is not None:
-                                return single
+                            if _is_lowered(operator):
+                                single = _single(operator, args, kwargs, fakes, function(*fakes))
+                                if single is not None:
+                                    return single
                 return trace(function, fakes)
 
         # In a thread of its own: no mode that the caller is under, and no dispatch key that it excludes, is there.
@@ -321,13 +317,13 @@ def _single(
     nodes = [graph.placeholder(f"x{i}") for i in range(len(fakes))]
     for node, fake in zip(nodes, fakes, strict=True):
         node.meta["val"] = fake
-    given, named = tree_map(lambda x: nodes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given)
+    given, named = _filled((args, kwargs), nodes)
     call = graph.call_function(functional, tuple(given), named)
     returns = functional._schema.returns
     if len(returns) == 1 and isinstance(returns[0].type, torch.TensorType):
         if operator is not functional:  # whose result may be of another dtype than what is written
-            filled = tree_map(lambda x: fakes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given)
-            if functional(*filled[0], **filled[1]).dtype != outputs[0].dtype:
+            own_args, own_kwargs = _filled((args, kwargs), fakes)
+            if functional(*own_args, **own_kwargs).dtype != outputs[0].dtype:
                 return None
         call.meta["val"] = outputs[0]
         results = [call]
@@ -354,7 +350,7 @@ def _check_size(
     functional = _returning(operator)
     if functional is None or functional is operator:
         return
-    args, kwargs = tree_map(lambda x: fakes[x.place] if isinstance(x, Given) else x, (args, kwargs), is_leaf=is_given)
+    args, kwargs = _filled((args, kwargs), fakes)
     result = functional(*args, **kwargs)
     if isinstance(result, Tensor) and isinstance(args[0], Tensor) and result.shape != args[0].shape:
         raise does_not_fit(operator, args[0].shape, result.shape)
@@ -383,6 +379,11 @@ def _returning(operator: torch._ops.OpOverload) -> torch._ops.OpOverload | None:
     overloads = [getattr(packet, overload) for overload in packet.overloads()]
     same = (each for each in overloads if [str(x.type) for x in each._schema.arguments] == types)
     return next((each for each in same if not each._schema.is_mutable), None)
+
+
+def _filled(arguments: Any, values: Sequence[Any]) -> Any:
+    """A tree of arguments with these in place of what stands for them."""
+    return tree_map(lambda x: values[x.place] if isinstance(x, Given) else x, arguments, is_leaf=is_given)
 
 
 def is_given(x: Any) -> bool:

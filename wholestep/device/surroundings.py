@@ -73,7 +73,7 @@ class _Noted:
             return {}
         now = dict(zip(self._names(), self._values(), strict=True))
         changed = {
-            name: f"`{name}` of {self.owner}{_from_to(self._before.get(name), now.get(name))}"
+            name: f"{_named(name)} of {self.owner}{_from_to(self._before.get(name), now.get(name))}"
             for name in {**self._before, **now}
             if name not in self._ignored and not _is_same(self._before.get(name, _NOTHING), now.get(name, _NOTHING))
         }
@@ -165,6 +165,8 @@ class Surroundings:
             if id(each) not in self._known:
                 self._known[id(each)] = each
                 self._objects.append(each)
+                if isinstance(each, Optimizer):
+                    self._known[id(each.state)] = each.state  # tensors, which are watched as such
                 self._note_entries(type(each).__name__, vars(each), _DEPTH)
                 if isinstance(each, nn.Module):
                     self._parameters += each.parameters(recurse=False)
@@ -175,8 +177,9 @@ class Surroundings:
             dataclasses.is_dataclass(container) and hasattr(container, "__dict__")
         ):
             container = vars(container)
-        if not isinstance(container, (dict, list)) or len(container) > _MANY:
+        if not isinstance(container, (dict, list)) or len(container) > _MANY or id(container) in self._known:
             return
+        self._known[id(container)] = container
         if not container:
             self._empty.append((owner, container))
             return
@@ -186,8 +189,7 @@ class Surroundings:
         else:
             self._noted.append(_Noted(owner, container.keys, container.values))
         for name, value in items.items() if depth else ():
-            if name != "state":  # of an optimizer: tensors
-                self._note_entries(f"{name} of {owner}" if isinstance(name, str) else owner, value, depth - 1)
+            self._note_entries(f"{name} of {owner}" if isinstance(name, str) else owner, value, depth - 1)
 
     def _note_function(self, function: FunctionType, arguments: dict[str, Any]) -> None:
         """What a function's code reads: globals, variables around it, and attributes of them and of its arguments."""
@@ -267,6 +269,11 @@ def _is_same(x: Any, y: Any) -> bool:
     if isinstance(x, MethodType) and isinstance(y, MethodType):  # made anew each time it is looked up
         return x.__self__ is y.__self__ and x.__func__ is y.__func__
     return type(x) is type(y) and isinstance(x, _PLAIN) and (x == y or x != x)
+
+
+def _named(name: Any) -> str:
+    """Not the value of a tensor that is a key, which a recording has not."""
+    return f"`{name}`" if isinstance(name, (*_PLAIN, type(None))) else f"an entry of a {type(name).__name__}"
 
 
 def _from_to(before: Any, now: Any) -> str:

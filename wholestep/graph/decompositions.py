@@ -74,7 +74,6 @@ _DECOMPOSED = (
     aten.view_copy,
 )
 
-
 # Gradients of means, whose rules divide by the number of elements.
 _DIVIDING_BY_SIZE = (aten.mse_loss_backward, aten.smooth_l1_loss_backward, aten.huber_loss_backward)
 
@@ -83,10 +82,10 @@ def _of_any_size(rule: Callable[..., Any]) -> Callable[..., Any]:
     """The rule, which there is no element to compute by for an empty batch."""
 
     @functools.wraps(rule)
-    def gradient(grad: Tensor, x: Tensor, *args: Any, **into: Tensor) -> Tensor:
+    def gradient(grad: Tensor, x: Tensor, *args: Any, **named: Any) -> Tensor:
         if x.numel():
-            return rule(grad, x, *args, **into)
-        return next(iter(into.values()), torch.zeros_like(x))
+            return rule(grad, x, *args, **named)
+        return named.get("out", named.get("grad_input", torch.zeros_like(x)))
 
     return gradient
 
